@@ -13,6 +13,8 @@ VENV := .venv$(if $(TORCH),-$(TORCH))
 PY := $(VENV)/bin/python
 # --no-compile: Python compiles a module when it is first imported, and most modules of these packages never are.
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
+# Containers often set this variable. Then each of the tests' processes compiles torch, diffusers and transformers again.
+unexport PYTHONDONTWRITEBYTECODE
 REQUIREMENTS := py-bindings/requirements
 # `make test OP=softmax` builds and runs only the tests that name this op.
 OP ?=
@@ -21,18 +23,20 @@ JOBS ?= auto
 PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # The wheel in the venv is one of three:
 #   release  optimized, with all PTX: the wheel for users
-#   all      a development build, with all PTX: it shares its compiled crates with `cargo test`
+#   core     a development build, with the PTX of `make test`: it shares its compiled crates with `make test-rust`
 #   gpu      a development build, with the PTX of this machine's GPUs, or none
 # A target that accepts several wheels uses the one that is installed. WHEEL=release: test the wheel for users.
-WHEEL ?= all
-ALL := $(firstword $(wildcard $(VENV)/.release) $(VENV)/.$(WHEEL))
-ANY := $(firstword $(wildcard $(VENV)/.release $(VENV)/.all) $(VENV)/.gpu)
+WHEEL ?= core
+TESTED := $(firstword $(wildcard $(VENV)/.release) $(VENV)/.$(WHEEL))
+ANY := $(firstword $(wildcard $(VENV)/.release $(VENV)/.core) $(VENV)/.gpu)
 DENY := dist/tools/bin/cargo-deny
 PTX_gpu = $(shell $(PYTHON) scripts/gpu.py)
+# Without a GPU, `make test` compiles and checks the PTX for Hopper. `make test-ptx` checks the PTX for all architectures.
+PTX_core = $(or $(OXIWARP_PTX),$(if $(filter none,$(PTX_gpu)),sm_90$(,)sm_90a))
 SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder kernels-gpu host py-bindings \
 	-type f -not -path '*/__pycache__/*' -not -name 'requirements-*' 2>/dev/null)
 
-.PHONY: help demo test test-both test-op test-rust test-python test-extra check bench bench-gpu exactness curve ptx wheel wheel-check wheel-aarch64 crates lists hub \
+.PHONY: help demo test test-both test-op test-rust test-python test-ptx test-extra check bench bench-gpu exactness curve ptx wheel wheel-check wheel-aarch64 crates lists hub \
 	bundle lint audit docs clean doctor
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -50,19 +54,23 @@ test-both: dist/.toolchain
 	@$(MAKE) --no-print-directory test-python
 
 test-rust: dist/.toolchain
-	cargo test --workspace
+	$(addprefix OXIWARP_PTX=,$(PTX_core)) cargo test --workspace
 
-test-python: $(ALL) $(VENV)/.test
+test-python: $(TESTED) $(VENV)/.test
 	$(PYTEST) tests/python
 
 test-op: $(ANY) $(VENV)/.test
 	$(SAME_PTX) cargo test -p oxiwarp-tests --test kernels -- $(OP)
 	$(PYTEST) tests/python -k $(OP)
 
-test-extra: $(ALL) $(VENV)/.test ## slow tests: random calls, tests marked `extra`, every change of every patched model, examples/tensors
+test-ptx: ptx $(VENV)/.test ## check the PTX for the architectures that `make test` leaves out
+	$(PYTEST) tests/python/ptx --extra -k "not without_overlap"
+
+test-extra: $(TESTED) $(VENV)/.test ptx ## slow tests: random calls, tests marked `extra`, every change of every patched model, examples/tensors
 	$(PY) tests/python/fuzz --seconds 300
 	$(PYTEST) tests/python --extra
 	$(PYTEST) tests/python/patch/test_patch_matrix.py --matrix all
+	cargo test -p oxiwarp-cuda-std --test typed_launches -- --ignored
 	cd examples/tensors && cargo test --locked --target-dir ../../target/tensors
 	rustup target add aarch64-unknown-linux-gnu
 	cargo build -p oxiwarp-driver --target aarch64-unknown-linux-gnu # assembles the driver functions of the other processor
@@ -135,7 +143,7 @@ audit: $(DENY) ## check the crates for known vulnerabilities; needs the network
 	$(DENY) check advisories
 
 # The same selection of PTX as in the installed wheel. Another selection would compile PTX that the target does not need.
-SAME_PTX = $(if $(filter %/.gpu,$(ANY)),OXIWARP_PTX=$(PTX_gpu))
+SAME_PTX = $(addprefix OXIWARP_PTX=,$(PTX_$(patsubst .%,%,$(notdir $(ANY)))))
 
 define STATIC_CHECKS
 	cargo fmt --all --check
@@ -213,19 +221,19 @@ dist/.release: $(SOURCES) dist/.toolchain $(if $(OXIWARP_PTX_DIR)$(OXIWARP_PTX),
 MATURIN = PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m maturin build --release --quiet --zig --compatibility manylinux_2_28 \
 	-m py-bindings/Cargo.toml
 
-dist/development/.all dist/development/.gpu: dist/development/.%: $(SOURCES) dist/.toolchain | $(VENV)/.build
+dist/development/.core dist/development/.gpu: dist/development/.%: $(SOURCES) dist/.toolchain | $(VENV)/.build
 	rm -rf dist/development
-	$(if $(PTX_$*),OXIWARP_PTX=$(PTX_$*)) $(PY) -m maturin build --quiet -m py-bindings/Cargo.toml -o dist/development
+	$(addprefix OXIWARP_PTX=,$(PTX_$*)) $(PY) -m maturin build --quiet -m py-bindings/Cargo.toml -o dist/development
 	touch $@
 
 $(VENV)/.release: dist/.release $(VENV)/.created
 	$(call install,dist)
 
-$(VENV)/.all $(VENV)/.gpu: $(VENV)/.%: dist/development/.% $(VENV)/.created
+$(VENV)/.core $(VENV)/.gpu: $(VENV)/.%: dist/development/.% $(VENV)/.created
 	$(call install,dist/development)
 
 define install
 	$(PIP) install --no-compile --force-reinstall --no-deps $(1)/oxiwarp-*.whl
-	rm -f $(VENV)/.release $(VENV)/.all $(VENV)/.gpu
+	rm -f $(VENV)/.release $(VENV)/.core $(VENV)/.gpu
 	touch $@
 endef

@@ -4,12 +4,15 @@ The script checks the following, and exits with 1 if a check fails:
 
 - the size of the wheel
 - the shared libraries and the glibc version that the extension module needs (auditwheel)
+- the architectures for which the wheel has kernels, if the wheel is for this machine's processor
 - Python's stable ABI (abi3audit)
 - the metadata (twine)
 - the files (check-wheel-contents)
 """
 
 import argparse
+import importlib.util
+import platform
 import re
 import subprocess
 import sys
@@ -26,6 +29,8 @@ NEEDED = re.compile(r"(libc|libgcc_s|libpthread|libdl|libm|librt|ld-linux-\w+|ld
 """Libraries that every Linux system with this glibc has. torch and CUDA are not in the list: the extension
 module opens them at run time."""
 
+ARCHES = {"sm_75", "sm_80", "sm_90", "sm_90a"}
+
 
 def problems(wheel: Path) -> Iterator[str]:
     """Yield one message for each fault of a wheel."""
@@ -38,7 +43,10 @@ def problems(wheel: Path) -> Iterator[str]:
         if len(modules) != 1:
             yield f"{len(modules)} shared objects, expected one"
         for name in modules:
-            yield from problems_of_module(Path(archive.extract(name, folder)))
+            module = Path(archive.extract(name, folder))
+            yield from problems_of_module(module)
+            if platform.machine() in wheel.name:
+                yield from problems_of_kernels(module)
     yield from failures("twine", "check", "--strict", str(wheel))
     yield from problems_of_glibc(wheel)
     yield from failures("abi3audit", "--strict", str(wheel))
@@ -51,6 +59,15 @@ def problems_of_module(module: Path) -> Iterator[str]:
     from auditwheel.elfutils import elf_read_dt_needed  # type: ignore[import-untyped,unused-ignore]
 
     yield from (f"needs {name}" for name in elf_read_dt_needed(module) if not NEEDED.fullmatch(name))
+
+
+def problems_of_kernels(module: Path) -> Iterator[str]:
+    """Yield one message for each architecture for which the extension module has no kernels."""
+    spec = importlib.util.spec_from_file_location("_native", module)
+    assert spec is not None and spec.loader is not None
+    native = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(native)
+    yield from (f"has no kernels for {arch}" for arch in sorted(ARCHES - {row["arch"] for row in native.kernel_info()}))
 
 
 def problems_of_glibc(wheel: Path) -> Iterator[str]:

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import Any
 
-from generated import table, write
+from generated import ROOT, table, write
 
 from oxiwarp import patch
 from oxiwarp.patching.fusions import FAMILIES, Fusion
 from oxiwarp.patching.fusions.core.ops import INDUCTOR
 from oxiwarp.patching.report import NO_KERNEL
 
+MEASURED = ROOT / "benches/results/decisions/families.txt"
 # The name of a model family is at the start of a module docstring, and ends at a match of this pattern.
 TITLE = re.compile(r" \(|[:;]|, (?=whose|with)")
 
@@ -32,6 +33,21 @@ def chains() -> Iterator[str]:
             ["class", "steps in one kernel: operator", 'mode="exact"', 'mode="fast"'], map(cells, family.FUSIONS)
         )
     yield ""
+
+
+def figures() -> Iterator[str]:
+    """Yield two tables from `MEASURED`: the time of a step of a rewritten model, divided by the time with its fusions,
+    and the numbers of operators that a step of a tiny model dispatches."""
+    tables = [part for part in MEASURED.read_text().split("\n\n") if part.startswith("| ")]
+    times, counts = ([line.strip("| ").split(" | ") for line in part.splitlines()[2:]] for part in tables)
+    yield from table(
+        ["model", "mode", "time of a step, rewritten / with fusions"], ([row[0], row[1], row[6]] for row in times)
+    )
+    yield ""
+    yield from table(
+        ["tiny model", "file of fusions", "operators of a step", "without this file"],
+        ([f"`{row[0]}`", f"`{row[3]}`", row[2], row[4]] for row in counts if "removed" not in row[3]),
+    )
 
 
 def cells(fusion: Fusion) -> list[str]:
@@ -95,7 +111,7 @@ PAGES = {
     "README.md": {"a short report": short_report},
     "docs/guide/patching.md": {"a report": report},
     "docs/guide/torch-compile.md": {"Inductor's": inductor},
-    "docs/reference/fusions.md": {"fused chains": chains},
+    "docs/reference/fusions.md": {"figures": figures, "fused chains": chains},
 }
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import torch.nn.functional as F
 from forms import Inputs, Shape, Source
-from torch import Tensor, float32, rsqrt
+from torch import Tensor, float32, rsqrt, where
 
 EPS = 1e-6
 
@@ -20,6 +20,19 @@ def inputs_wan(source: Source, shape: Shape) -> Inputs:
     """Return inputs with a float32 modulation, as in Wan."""
     shift, scale = source.modulation(shape[0], shape[-1], 2, float32)
     return {"x": source.normal(*shape, mean=0.5), "scale": scale, "shift": shift}
+
+
+def inputs_index(source: Source, shape: Shape) -> Inputs:
+    """Return `x`, two rows of scale and shift, and the row for each token, as Qwen-Image-Edit has them."""
+    batch, tokens, cols = shape
+    shift, scale = (source.normal(2, cols, scale=0.3) for _ in range(2))
+    index = source.indices(batch * tokens, 2).view(batch, tokens)
+    return {"x": source.normal(*shape, mean=0.5), "scale": scale, "shift": shift, "index": index}
+
+
+def by_token(modulation: Tensor, index: Tensor) -> Tensor:
+    """Return the row of a modulation for each token, as `QwenImageTransformerBlock._modulate` does."""
+    return where(index.unsqueeze(-1) == 0, modulation[:1].unsqueeze(1), modulation[1:].unsqueeze(1))
 
 
 def layer_norm_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

@@ -212,9 +212,9 @@ impl Compilation<'_> {
     }
 
     fn cargo(&self, target_dir: &Path, arch: Arch, unit: Option<&str>, linker: Linker) -> Command {
-        let mut cargo = self.release("rustc");
-        // Do not use the folder `build.build-dir` of the user's settings. Several workspaces may share this
-        // folder, and cargo's lock in it would then block unrelated builds.
+        let mut cargo = self.release("rustc", self.line_info);
+        // Do not use the folder `build.build-dir` of the user's settings. If several workspaces share this
+        // folder, cargo's lock in it also blocks unrelated builds.
         cargo.env("CARGO_BUILD_BUILD_DIR", self.build_dir.join(arch.name()));
         cargo.args(["--lib", "--crate-type=cdylib", "--target", TARGET]);
         // Features of host crates in the same workspace, such as `std`, must not be enabled in the device
@@ -236,11 +236,11 @@ impl Compilation<'_> {
     }
 
     /// Returns a command that runs the cargo subcommand `subcommand` with the profile of device code.
-    fn release(&self, subcommand: &str) -> Command {
+    fn release(&self, subcommand: &str, line_info: bool) -> Command {
         let mut cargo = toolchain::tool("cargo", self.crate_dir, self.toolchain);
         cargo.args([subcommand, "--release", "--message-format=json-render-diagnostics", "--color=never"]);
         // `line-tables-only` would write `.target …, debug`, which disables ptxas optimization.
-        let debug = if self.line_info { "debug=\"line-directives-only\"" } else { "debug=false" };
+        let debug = if line_info { "debug=\"line-directives-only\"" } else { "debug=false" };
         for setting in PROFILE.iter().chain([&debug]) {
             cargo.args(["--config", &format!("profile.release.{setting}")]);
         }
@@ -248,8 +248,11 @@ impl Compilation<'_> {
     }
 
     /// Returns the folder of the compiled `core`. Compiles `core` first if necessary.
+    ///
+    /// `core` has no line information. A builder with line information therefore shares it, and LLVM gives
+    /// inlined code of `core` the line of its call.
     fn sysroot(&self) -> Result<PathBuf, Error> {
-        let mut cargo = self.release("build");
+        let mut cargo = self.release("build", false);
         let flags = [UNROLL, PASSES].join(SEPARATOR);
         cargo.env("CARGO_ENCODED_RUSTFLAGS", &flags);
         let key = format!("{} {flags} {:?}", self.rustc, cargo.get_args().collect::<Vec<_>>());

@@ -172,14 +172,14 @@ impl Call {
         Failure(format!("{}: {} is missing", self.operator.op, self.operator.name(at)))
     }
 
-    /// Returns the view of an input tensor. Returns an error if the tensor's role in the operator (such as
-    /// "mask") does not permit its dtype. Target classes and offsets of packed sequences must be integers. A
-    /// mask may be bool, f32, f16 or bf16. All other tensors must be f32, f16 or bf16. This function does not
-    /// check whether the dtypes of different tensors fit together. The `oxiwarp` function does.
+    /// Returns the view of an input tensor. Returns an error if the tensor's role in the operator does not
+    /// permit its dtype. Target classes, indices and offsets of packed sequences must be integers. A mask may
+    /// be bool, f32, f16 or bf16. All other tensors must be f32, f16 or bf16. The `oxiwarp` function later
+    /// checks whether the dtypes of the tensors fit together.
     #[inline]
     fn view<'t>(&'t self, tensor: &'t Tensor, at: usize) -> Result<View<'t>, Failure> {
         let dtype = match (tensor.float_dtype()?, tensor.role()) {
-            (Some(dtype), role) if !matches!(role, Role::Classes | Role::Offsets) => dtype,
+            (Some(dtype), role) if !matches!(role, Role::Classes | Role::Index | Role::Offsets) => dtype,
             (_, role) => self.other_dtype(tensor, at, role)?,
         };
         tensor.view_as(dtype)
@@ -200,13 +200,14 @@ impl Call {
     fn other_dtype(&self, tensor: &Tensor, at: usize, role: Role) -> Result<Dtype, Failure> {
         let reference = self.reference()?;
         let expected = match role {
-            Role::Classes | Role::Offsets => return Ok(tensor.index_dtype()?),
+            Role::Classes | Role::Index | Role::Offsets => return Ok(tensor.index_dtype()?),
             Role::Mask => return Ok(tensor.mask_dtype()?),
             Role::Vector | Role::Broadcast | Role::ProductGate | Role::HeadVector => {
                 reference.dtype()?.or_f32(reference.name())
             }
             Role::Table => reference.dtype()?.or_f32("the heads"),
             Role::PerRow | Role::PerHead => "f32".into(),
+            Role::Branch | Role::AnyVector | Role::Modulation => "f32, f16 or bf16".into(),
             _ if at == self.operator.reference => "f32, f16 or bf16".into(),
             _ => reference.dtype()?.to_string(),
         };

@@ -58,7 +58,7 @@ operators! {
     activation_backward => oxiwarp::activation_backward, [Like];
     ada_norm => oxiwarp::ada_norm, [Like];
     ada_norm_pair => oxiwarp::ada_norm_pair, [Like, Like];
-    add_rms_norm => oxiwarp::add_rms_norm, [Like, Like];
+    add_rms_norm, add_rms_norm_out => oxiwarp::add_rms_norm, [Like, Like];
     attention, attention_out => oxiwarp::attention_decode, [Heads("q"), LogSumExp("with_lse"), DECODE];
     attention_backward => oxiwarp::attention_backward, [Heads("q"), Heads("k"), Heads("v"), Scratch("lse")];
     cross_entropy => oxiwarp::cross_entropy, [PerRow, PerRow], then expect_classes;
@@ -79,6 +79,7 @@ operators! {
     residual_tanh_gated_rms_norm => oxiwarp::residual_tanh_gated_rms_norm, [Like];
     residual_tanh_gated_rms_norm_modulated => oxiwarp::residual_tanh_gated_rms_norm_modulated, [Like, Like];
     rms_norm, rms_norm_out => oxiwarp::rms_norm, [Like];
+    rms_norm_affine, rms_norm_affine_out => oxiwarp::rms_norm_affine, [Like];
     rms_norm_backward => oxiwarp::rms_norm_backward, [Like, Gradient("dweight"), Gradient("dbias"), SUMS];
     rms_norm_gated => oxiwarp::rms_norm_gated, [Like];
     rope, rope_pair => rope, [LikeOf("q"), LikeOf("k")];

@@ -1,8 +1,26 @@
-//! Runs the Rust code of README.md as a documentation test. The test also checks that README.md quotes the
-//! error message of the CPU executor for its example of a missing barrier.
+//! Runs the Rust code of README.md, and launches that must not compile, as documentation tests. A test checks
+//! that README.md quotes the error message of the CPU executor for its example of a missing barrier.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
+
+/// Defines items whose documentation tests are the programs in `cuda-std/tests/typed_launches`. Each program
+/// has an incorrect launch, and must fail to compile with the given error code.
+macro_rules! does_not_compile {
+    ($($item:ident = $code:literal $file:literal;)*) => { $(
+        #[cfg(doctest)]
+        #[doc = concat!("```compile_fail,", $code, "\n")]
+        #[doc = include_str!(concat!("../../cuda-std/tests/typed_launches/", $file))]
+        #[doc = "```"]
+        struct $item;
+    )* };
+}
+does_not_compile! {
+    MissingArgument = "E0061" "missing_argument.rs";
+    MisspeltName = "E0425" "misspelt_name.rs";
+    WrongOrder = "E0308" "wrong_order.rs";
+    WrongType = "E0308" "wrong_type.rs";
+}
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,9 @@ import torch.nn.functional as F
 from forms import EXACT_AND_FAST, Form, Inputs, Peer, Shape, Source
 from modulation import (
     EPS,
+    by_token,
     inputs,
+    inputs_index,
     inputs_wan,
     layer_norm_chain,
     real_rms_norm_chain,
@@ -42,6 +44,20 @@ def _table_chain(x: Tensor, scale: Tensor, shift: Tensor, scale_table: Tensor, s
     return rms_norm_chain(x, scale_table + scale, shift_table + shift)
 
 
+def _inputs_torch_rms(source: Source, shape: Shape) -> Inputs:
+    return {**inputs(source, shape), "weight": source.weight(shape[-1])}
+
+
+def _torch_rms_chain(x: Tensor, scale: Tensor, shift: Tensor, weight: Tensor) -> Tensor:
+    """Compute `torch.nn.RMSNorm` and a modulation, as `MiniMaxH3TransformerBlock` does."""
+    return F.rms_norm(x, x.shape[-1:], weight, EPS) * (1 + scale) + shift
+
+
+def _index_chain(x: Tensor, scale: Tensor, shift: Tensor, index: Tensor) -> Tensor:
+    """Compute LayerNorm and modulation as `QwenImageTransformerBlock` does for Qwen-Image-Edit."""
+    return layer_norm_chain(x, by_token(scale, index), by_token(shift, index))
+
+
 def _affine_chain(x: Tensor, scale: Tensor, shift: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Compute norm and modulation as `CogVideoXLayerNormZero` does."""
     return F.layer_norm(x, x.shape[-1:], weight, bias, EPS_AFFINE) * (1 + scale) + shift
@@ -70,6 +86,10 @@ def _layer_norm(x: Tensor, scale: Tensor, shift: Tensor, **options: object) -> T
 
 def _rms_norm(x: Tensor, scale: Tensor, shift: Tensor, **options: object) -> Tensor:
     return oxiwarp.ada_norm(x, scale, shift, norm="rms_norm", eps=EPS, **options)
+
+
+def _torch_rms_norm(x: Tensor, scale: Tensor, shift: Tensor, **options: object) -> Tensor:
+    return oxiwarp.ada_norm(x, scale, shift, norm="rms_norm", eps=EPS, rounding="once", **options)
 
 
 def _affine(x: Tensor, scale: Tensor, shift: Tensor, **options: object) -> Tensor:
@@ -132,6 +152,25 @@ FORMS = (
             x, scale_table + scale, shift_table + shift
         ),
         ours=_rms_norm,
+    ),
+    Form(
+        op="ada_norm",
+        chain="torch.nn.RMSNorm with weight: MiniMax-H3",
+        cases=(("MiniMax-H3", (1, 16384, 5376)), ("one token", (1, 1, 1536))),
+        inputs=_inputs_torch_rms,
+        eager=_torch_rms_chain,
+        reference=lambda x, scale, shift, weight: references.rms_norm(x, EPS, weight) * (1 + scale) + shift,
+        ours=_torch_rms_norm,
+    ),
+    Form(
+        op="ada_norm",
+        chain="LayerNorm, modulation chosen by token: Qwen-Image-Edit",
+        cases=(("Qwen-Image-Edit", (1, 8192, 3072)),),
+        inputs=inputs_index,
+        eager=_index_chain,
+        reference=lambda x, scale, shift, index: _reference(x, by_token(scale, index), by_token(shift, index)),
+        ours=_layer_norm,
+        chunked=False,
     ),
     Form(
         op="ada_norm",

@@ -2,6 +2,7 @@
 
 import torch
 from forms import BIT_EXACT, Form, Inputs, Shape, Source
+from modulation import by_token
 from torch import Tensor
 
 import oxiwarp
@@ -26,6 +27,18 @@ def _inputs_table(source: Source, shape: Shape) -> Inputs:
 def _row_gate(source: Source, shape: Shape, of_gate: Shape) -> Inputs:
     """Return inputs whose gate has only one column."""
     return {"x": source.normal(*shape), "y": source.normal(*shape), "gate": source.normal(*of_gate, 1)}
+
+
+def _inputs_index(source: Source, shape: Shape) -> Inputs:
+    """Return inputs with two rows of the gate, and the row for each token."""
+    index = source.indices(shape[0] * shape[1], 2).view(shape[:2])
+    gate = source.normal(2, shape[-1], scale=0.3)
+    return {"x": source.normal(*shape), "y": source.normal(*shape), "gate": gate, "index": index}
+
+
+def _inputs_wide(source: Source, shape: Shape) -> Inputs:
+    """Return inputs with a float32 residual."""
+    return _inputs(source, shape) | {"x": source.normal(*shape, dtype=torch.float32)}
 
 
 def _eager(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
@@ -111,6 +124,26 @@ FORMS = (
         eager=_eager,
         reference=_reference,
         ours=_ours,
+    ),
+    Form(
+        op="gated_residual",
+        chain="gate chosen by token: Qwen-Image-Edit",
+        cases=(("Qwen-Image-Edit", (1, 8192, 3072)),),
+        inputs=_inputs_index,
+        eager=lambda x, y, gate, index: _eager(x, y, by_token(gate, index)),
+        reference=lambda x, y, gate, index: _reference(x, y, by_token(gate, index)),
+        ours=lambda x, y, gate, index, mode: oxiwarp.gated_residual(x, y, gate, index=index, mode=mode),
+        chunked=False,
+    ),
+    Form(
+        op="gated_residual",
+        chain="float32 residual, 16-bit branch",
+        cases=(("Kandinsky 5 Lite", (1, 32760, 1792)),),
+        inputs=_inputs_wide,
+        eager=_eager,
+        reference=_reference,
+        ours=_ours,
+        dtypes=(torch.bfloat16, torch.float16),
     ),
     Form(
         op="gated_residual",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import references
 import torch
+import torch.nn.functional as F
 from forms import BIT_EXACT, Chain, Form, Inputs, Result, Shape, Source
 from modulation import EPS, layer_norm_chain, real_rms_norm_chain, real_wan_chain, rms_norm_chain, wan_chain
 from torch import Tensor
@@ -32,6 +33,16 @@ def _inputs_clip(source: Source, shape: Shape) -> Inputs:
     """Return inputs that, in float16, make the sum `x + gate * y` overflow in some elements."""
     inputs = _inputs(source, shape)
     return inputs | {"y": inputs["y"] * (65000.0 if source.dtype == torch.float16 else 1.0)}
+
+
+def _inputs_row_gate(source: Source, shape: Shape) -> Inputs:
+    """Return inputs whose gate has one number per token."""
+    return _inputs(source, shape) | {"gate": source.normal(*shape[:2], 1)}
+
+
+def _torch_rms_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Compute `torch.nn.RMSNorm` without a weight, and a modulation."""
+    return F.rms_norm(x, x.shape[-1:], eps=EPS) * (1 + scale) + shift
 
 
 def _after_gate(norm: Callable[..., Tensor]) -> Chain:
@@ -82,9 +93,9 @@ def _reference_clip(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Te
     return references.layer_norm(total, EPS) * (1 + scale) + shift, total
 
 
-def _ours(norm: str, clip: bool = False) -> Chain:
+def _ours(norm: str, **options: object) -> Chain:
     def call(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, mode: str) -> Result:
-        return oxiwarp.gated_residual_ada_norm(x, y, gate, scale, shift, norm=norm, eps=EPS, clip=clip, mode=mode)
+        return oxiwarp.gated_residual_ada_norm(x, y, gate, scale, shift, norm=norm, eps=EPS, mode=mode, **options)
 
     return call
 
@@ -109,6 +120,24 @@ FORMS = (
         reference=_reference_rms,
         ours=_ours("rms_norm"),
         real=_after_gate(real_rms_norm_chain),
+    ),
+    Form(
+        op="gated_residual_ada_norm",
+        chain="torch.nn.RMSNorm without weight",
+        cases=(("LTX 161 frames", (2, 8064, 2048)),),
+        inputs=_inputs,
+        eager=_after_gate(_torch_rms_chain),
+        reference=_reference_rms,
+        ours=_ours("rms_norm", rounding="once"),
+    ),
+    Form(
+        op="gated_residual_ada_norm",
+        chain="one gate per token, LayerNorm",
+        cases=(("Flux", (1, 4096, 3072)),),
+        inputs=_inputs_row_gate,
+        eager=_after_gate(layer_norm_chain),
+        reference=_reference,
+        ours=_ours("layer_norm"),
     ),
     Form(
         op="gated_residual_ada_norm",

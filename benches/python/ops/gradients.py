@@ -86,4 +86,5 @@ FORMS = (
     _gradient_of(gated_activations.FORMS, "geglu", ("SDXL", (2, 4096, 2560)), "gated_activation_backward"),
     _gradient_of(losses.FORMS, "softmax", ("wide rows", (1, 8192, 32768))),
     _gradient_of(losses.FORMS, "cross_entropy", ("Gemma 3 vocabulary", (1, 2048, 262144)), constants=("target",)),
+    _derived(losses.FORMS[-1], "cross_entropy", losses.FORMS[-1].cases[:1], constants=("target", "weight")),
 )

@@ -9,6 +9,7 @@ import oxiwarp
 
 CLAIMS = {NO_MODE: ONE_ROUNDING}
 SOFTCAP = 30.0  # of the logits of Gemma 2
+SMOOTHING = 0.1
 VOCABULARIES = (
     ("Llama 3 vocabulary", (1, 8192, 128256)),
     ("Qwen vocabulary", (1, 4096, 151936)),
@@ -42,6 +43,21 @@ def _reference_loss(logits: Tensor, target: Tensor) -> Tensor:
     largest = logits.amax(-1, keepdim=True)
     logarithm = (logits - largest).exp().sum(-1).log() + largest[:, 0]
     return logarithm - logits.gather(-1, target[:, None])[:, 0]
+
+
+def _inputs_weight(source: Source, shape: Shape) -> Inputs:
+    return _inputs_target(source, shape) | {"weight": source.weight(shape[2])}
+
+
+def _weighted(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    return F.cross_entropy(logits.float(), target, weight.float(), reduction="none", label_smoothing=SMOOTHING)
+
+
+def _reference_weighted(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    losses = torch.logsumexp(logits, -1, keepdim=True) - logits
+    smooth = (losses * weight).mean(-1)
+    of_target = losses.gather(-1, target[:, None])[:, 0] * weight[target]
+    return (1 - SMOOTHING) * of_target + SMOOTHING * smooth
 
 
 def _gemma(logits: Tensor, target: Tensor) -> Tensor:
@@ -88,6 +104,18 @@ FORMS = (
         eager=_gemma,
         reference=lambda logits, target: _reference_loss(SOFTCAP * (logits / SOFTCAP).tanh(), target),
         ours=lambda logits, target: oxiwarp.cross_entropy(logits, target, reduction="none", softcap=SOFTCAP),
+        claims=CLAIMS,
+    ),
+    Form(
+        op="cross_entropy",
+        chain="class weights, label smoothing",
+        cases=(("ImageNet-21k", (1, 65536, 21841)), VOCABULARIES[0]),
+        inputs=_inputs_weight,
+        eager=_weighted,
+        reference=_reference_weighted,
+        ours=lambda logits, target, weight: oxiwarp.cross_entropy(
+            logits, target, weight=weight, reduction="none", label_smoothing=SMOOTHING
+        ),
         claims=CLAIMS,
     ),
 )

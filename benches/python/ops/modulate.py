@@ -2,6 +2,7 @@
 
 import torch
 from forms import Form, Inputs, Shape, Source
+from modulation import by_token, inputs_index
 from torch import Tensor
 
 import oxiwarp
@@ -38,6 +39,16 @@ FORMS = (
         eager=_eager,
         reference=_eager,
         ours=_ours,
+    ),
+    Form(
+        op="modulate",
+        chain="chosen by token: Qwen-Image-Edit",
+        cases=(("Qwen-Image-Edit", (1, 8192, 3072)),),
+        inputs=inputs_index,
+        eager=lambda x, scale, shift, index: _eager(x, by_token(scale, index), by_token(shift, index)),
+        reference=lambda x, scale, shift, index: _eager(x, by_token(scale, index), by_token(shift, index)),
+        ours=lambda x, scale, shift, index, mode: oxiwarp.modulate(x, scale, shift, index=index, mode=mode),
+        chunked=False,
     ),
     Form(
         op="modulate",

@@ -54,6 +54,14 @@ def gemma(x: Tensor, weight: Tensor) -> Tensor:
     return (h * (1.0 + weight.float())).type_as(x)
 
 
+def _inputs_of_heads(source: Source, shape: Shape) -> Inputs:
+    """Return heads of 128 columns, and a weight and a bias per head."""
+    batch, tokens, cols = shape
+    heads = cols // 128
+    weight, bias = source.weight(cols).view(heads, 128), source.normal(heads, 128)
+    return {"x": source.normal(batch * tokens, heads, 128), "weight": weight, "bias": bias}
+
+
 def t5(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
     """Compute `T5LayerNorm` and diffusers' `RMSNorm`, which cast to the weight's dtype."""
     variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
@@ -172,5 +180,15 @@ FORMS = (
         claims=SAME,
         real=_real_gemma,
         timed=False,
+    ),
+    Form(
+        op="rms_norm",
+        chain="weight and bias per head",
+        cases=(("24 heads", (1, 4096, 3072)), ("40 heads", (1, 32768, 5120))),
+        inputs=_inputs_of_heads,
+        eager=lambda x, weight, bias: t5(x, weight) + bias,
+        reference=lambda x, weight, bias: references.rms_norm(x, EPS, weight) + bias,
+        ours=lambda x, weight, bias: oxiwarp.rms_norm(x, weight, EPS, bias=bias, rounding="before_weight"),
+        claims=SAME,
     ),
 )

@@ -1,7 +1,7 @@
 //! Calls of the norms whose threads load four elements at a time, and of their gradients.
 use oxiwarp::{
     AdaNorm, Affine, Device, GateGradient, GatedResidual, Modulation, Norm, ParameterGradients, Result,
-    RmsNorm, ScaleShift, Stream, gated_residual_backward_workspace, norm_backward_workspace,
+    RmsNorm, Rounding, ScaleShift, Stream, View, gated_residual_backward_workspace, norm_backward_workspace,
 };
 
 use super::Operands;
@@ -20,14 +20,20 @@ pub(super) fn layer_norm(device: &Device, t: Operands, stream: Stream) -> Result
     oxiwarp::layer_norm(device, t.x[0].view(&shape)?, affine, y.view_mut(&shape)?, 1e-6, stream)
 }
 
-fn ada_norm(norm: Norm, device: &Device, t: Operands, stream: Stream) -> Result<()> {
+const LAYER: AdaNorm =
+    AdaNorm { norm: Norm::Layer, eps: 1e-6, exact: true, rounding: Rounding::BeforeWeight };
+const RMS: AdaNorm = AdaNorm { norm: Norm::Rms, ..LAYER };
+/// The norm `torch.nn.RMSNorm`.
+const FUSED_RMS: AdaNorm = AdaNorm { rounding: Rounding::Once, ..RMS };
+
+fn ada_norm(params: AdaNorm, device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let ((_, by), shape, [y, ..]) = (parameters(&t)?, t.shape(), t.y);
-    let params = AdaNorm { norm, ..AdaNorm::default() };
     oxiwarp::ada_norm(
         device,
         t.x[0].view(&shape)?,
         by,
         Affine::default(),
+        None,
         y.view_mut(&shape)?,
         params,
         stream,
@@ -35,11 +41,44 @@ fn ada_norm(norm: Norm, device: &Device, t: Operands, stream: Stream) -> Result<
 }
 
 pub(super) fn ada_norm_layer(device: &Device, t: Operands, stream: Stream) -> Result<()> {
-    ada_norm(Norm::Layer, device, t, stream)
+    ada_norm(LAYER, device, t, stream)
 }
 
 pub(super) fn ada_norm_rms(device: &Device, t: Operands, stream: Stream) -> Result<()> {
-    ada_norm(Norm::Rms, device, t, stream)
+    ada_norm(RMS, device, t, stream)
+}
+
+pub(super) fn ada_norm_fused_rms(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    ada_norm(FUSED_RMS, device, t, stream)
+}
+
+/// Returns scale and shift with two rows each, and an index with the row for each row of `x`.
+fn chosen<'a>(t: &Operands<'a>) -> Result<(ScaleShift<'a>, View<'a>)> {
+    let [rows, cols] = t.shape();
+    let [scale, shift] = [t.x[1].view(&[2, cols])?, t.x[2].view(&[2, cols])?];
+    Ok((ScaleShift { scale: scale.into(), shift: Some(shift.into()) }, t.targets.view(&[rows])?))
+}
+
+/// An index chooses the rows of scale and shift.
+pub(super) fn ada_norm_index(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let ((by, index), shape, [y, ..]) = (chosen(&t)?, t.shape(), t.y);
+    let (x, y) = (t.x[0].view(&shape)?, y.view_mut(&shape)?);
+    oxiwarp::ada_norm(device, x, by, Affine::default(), Some(index), y, LAYER, stream)
+}
+
+/// An index chooses the rows of scale and shift.
+pub(super) fn modulate_index(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let ((by, index), shape, [y, ..]) = (chosen(&t)?, t.shape(), t.y);
+    let (x, y, shift) = (t.x[0].view(&shape)?, y.view_mut(&shape)?, by.shift.map(|shift| shift.value));
+    oxiwarp::modulate(device, x, by.scale.value, shift, Some(index), y, true, stream)
+}
+
+/// An index chooses the row of the gate.
+pub(super) fn gated_residual_index(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let (shape, [sum, ..]) = (t.shape(), t.y);
+    let (gate, index) = (t.x[2].view(&[2, shape[1]])?, t.targets.view(&shape[..1])?);
+    let (x, y, sum) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, sum.view_mut(&shape)?);
+    oxiwarp::gated_residual(device, x, y, gate.into(), Some(index), sum, GatedResidual::default(), stream)
 }
 
 pub(super) fn ada_norm_pair(device: &Device, t: Operands, stream: Stream) -> Result<()> {
@@ -52,21 +91,46 @@ pub(super) fn ada_norm_pair(device: &Device, t: Operands, stream: Stream) -> Res
     oxiwarp::ada_norm_pair(device, x, [by, more], Affine::default(), results, AdaNorm::default(), stream)
 }
 
-fn gated_residual_ada_norm(norm: Norm, device: &Device, t: Operands, stream: Stream) -> Result<()> {
-    let ((affine, by), shape, [normed, sum, _]) = (parameters(&t)?, t.shape(), t.y);
-    let params = (AdaNorm { norm, ..AdaNorm::default() }, GatedResidual::default());
+fn gated_residual_ada_norm(
+    norm: AdaNorm,
+    gate: View,
+    device: &Device,
+    t: Operands,
+    stream: Stream,
+) -> Result<()> {
+    let ((_, by), shape, [normed, sum, _]) = (parameters(&t)?, t.shape(), t.y);
+    let params = (norm, GatedResidual::default());
     let inputs = [t.x[0].view(&shape)?, t.x[1].view(&shape)?];
     let results = [normed.view_mut(&shape)?, sum.view_mut(&shape)?];
-    let gate = affine.weight.map(Modulation::from);
-    oxiwarp::gated_residual_ada_norm(device, inputs, gate, by, Affine::default(), results, params, stream)
+    let gate = Some(gate.into());
+    oxiwarp::gated_residual_ada_norm(
+        device,
+        inputs,
+        gate,
+        by,
+        Affine::default(),
+        None,
+        results,
+        params,
+        stream,
+    )
 }
 
 pub(super) fn gated_residual_ada_norm_layer(device: &Device, t: Operands, stream: Stream) -> Result<()> {
-    gated_residual_ada_norm(Norm::Layer, device, t, stream)
+    gated_residual_ada_norm(LAYER, t.vector(0, t.cols)?, device, t, stream)
 }
 
 pub(super) fn gated_residual_ada_norm_rms(device: &Device, t: Operands, stream: Stream) -> Result<()> {
-    gated_residual_ada_norm(Norm::Rms, device, t, stream)
+    gated_residual_ada_norm(RMS, t.vector(0, t.cols)?, device, t, stream)
+}
+
+pub(super) fn gated_residual_ada_norm_fused_rms(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    gated_residual_ada_norm(FUSED_RMS, t.vector(0, t.cols)?, device, t, stream)
+}
+
+/// The gate has one number for each row.
+pub(super) fn gated_residual_ada_norm_per_row(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    gated_residual_ada_norm(LAYER, t.x[2].view(&[t.shape()[0], 1])?, device, t, stream)
 }
 
 pub(super) fn tanh_gated(device: &Device, t: Operands, stream: Stream) -> Result<()> {

@@ -113,6 +113,21 @@ pub const OPS: &[Op] = &[
         call: rows::cross_entropy_backward,
         ..op("cross_entropy_backward", &[ROW], &[ROW], Choices::Nothing)
     },
+    Op {
+        columns: VOCABULARIES,
+        vectors: &[ROW],
+        others: TARGET,
+        singles: Singles::OfRows(2),
+        call: rows::cross_entropy_weight,
+        ..op("cross_entropy-weight", &[ROW], &[], Choices::Passes)
+    },
+    Op {
+        columns: VOCABULARIES,
+        vectors: &[ROW],
+        others: TARGET_AND_LOSS,
+        call: rows::cross_entropy_backward_weight,
+        ..op("cross_entropy_backward-weight", &[ROW], &[ROW], Choices::Nothing)
+    },
     Op { vectors: &[ROW; 2], call: norms::layer_norm, ..op("layer_norm", &[ROW], &[ROW], Choices::Vec4s) },
     Op {
         columns: MODULATED,
@@ -125,6 +140,18 @@ pub const OPS: &[Op] = &[
         vectors: &[ROW; 2],
         call: norms::ada_norm_rms,
         ..op("ada_norm-rmsnorm", &[ROW], &[ROW], Choices::Vec4s)
+    },
+    Op {
+        columns: MODULATED,
+        vectors: &[ROW; 2],
+        call: norms::ada_norm_fused_rms,
+        ..op("ada_norm-torch_rmsnorm", &[ROW], &[ROW], Choices::Vec4s)
+    },
+    Op {
+        columns: MODULATED,
+        others: TARGET,
+        call: norms::ada_norm_index,
+        ..op("ada_norm-index", &[ROW], &[ROW], Choices::Vec4s)
     },
     Op {
         columns: MODULATED,
@@ -143,6 +170,18 @@ pub const OPS: &[Op] = &[
         vectors: &[ROW; 3],
         call: norms::gated_residual_ada_norm_rms,
         ..op("gated_residual_ada_norm-rmsnorm", &[ROW; 2], &[ROW; 2], Choices::Vec4s)
+    },
+    Op {
+        columns: MODULATED,
+        vectors: &[ROW; 3],
+        call: norms::gated_residual_ada_norm_fused_rms,
+        ..op("gated_residual_ada_norm-torch_rmsnorm", &[ROW; 2], &[ROW; 2], Choices::Vec4s)
+    },
+    Op {
+        columns: MODULATED,
+        vectors: &[ROW; 2],
+        call: norms::gated_residual_ada_norm_per_row,
+        ..op("gated_residual_ada_norm-per_row", &[ROW, ROW, ONE], &[ROW; 2], Choices::Vec4s)
     },
     Op {
         columns: MODULATED,
@@ -202,6 +241,12 @@ pub const OPS: &[Op] = &[
     },
     Op {
         columns: MODULATED,
+        others: TARGET,
+        call: norms::gated_residual_index,
+        ..op("gated_residual-index", &[ROW; 2], &[ROW], Choices::Vec4s)
+    },
+    Op {
+        columns: MODULATED,
         singles: Singles::OfColumns(1),
         vectors: &[ROW],
         call: norms::gated_residual_backward,
@@ -222,6 +267,12 @@ pub const OPS: &[Op] = &[
         vectors: &[ROW; 2],
         call: rows::modulate,
         ..op("modulate", &[ROW], &[ROW], Choices::Threads(256))
+    },
+    Op {
+        columns: MODULATED,
+        others: TARGET,
+        call: norms::modulate_index,
+        ..op("modulate-index", &[ROW], &[ROW], Choices::Vec4s)
     },
     Op {
         singles: Singles::OfColumns(1),

@@ -53,7 +53,26 @@ pub(super) fn cross_entropy(device: &Device, t: Operands, stream: Stream) -> Res
     let (shape, [loss, lse]) = (t.shape(), t.singles);
     let (x, targets) = (t.x[0].view(&shape)?, t.targets.view(&shape[..1])?);
     let (loss, lse) = (loss.view_mut(&shape[..1])?, lse.view_mut(&shape[..1])?);
-    oxiwarp::cross_entropy(device, x, targets, loss, lse, CrossEntropy::default(), stream)
+    oxiwarp::cross_entropy(device, x, targets, None, loss, lse, CrossEntropy::default(), stream)
+}
+
+/// Label smoothing with weights of the classes.
+const SMOOTHED: CrossEntropy =
+    CrossEntropy { ignore_index: -100, label_smoothing: 0.1, z_loss: 0.0, softcap: 0.0 };
+
+pub(super) fn cross_entropy_weight(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let (weight, shape, [loss, lse]) = (t.vector(0, t.cols)?, t.shape(), t.singles);
+    let (x, targets) = (t.x[0].view(&shape)?, t.targets.view(&shape[..1])?);
+    let (loss, lse) = (loss.view_mut(&shape[..1])?, lse.view_mut(&shape[..1])?);
+    oxiwarp::cross_entropy(device, x, targets, Some(weight), loss, lse, SMOOTHED, stream)
+}
+
+pub(super) fn cross_entropy_backward_weight(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let (weight, shape, [dx, ..]) = (t.vector(0, t.cols)?, t.shape(), t.y);
+    let (x, targets) = (t.x[0].view(&shape)?, t.targets.view(&shape[..1])?);
+    let (lse, dloss) = (t.logarithms.view(&shape[..1])?, t.dloss.view(&shape[..1])?);
+    let dx = dx.view_mut(&shape)?;
+    oxiwarp::cross_entropy_backward(device, x, targets, Some(weight), lse, dloss, dx, SMOOTHED, stream)
 }
 
 pub(super) fn cross_entropy_backward(device: &Device, t: Operands, stream: Stream) -> Result<()> {
@@ -61,7 +80,7 @@ pub(super) fn cross_entropy_backward(device: &Device, t: Operands, stream: Strea
     let (x, targets) = (t.x[0].view(&shape)?, t.targets.view(&shape[..1])?);
     let (lse, dloss) = (t.logarithms.view(&shape[..1])?, t.dloss.view(&shape[..1])?);
     let dx = dx.view_mut(&shape)?;
-    oxiwarp::cross_entropy_backward(device, x, targets, lse, dloss, dx, CrossEntropy::default(), stream)
+    oxiwarp::cross_entropy_backward(device, x, targets, None, lse, dloss, dx, CrossEntropy::default(), stream)
 }
 
 pub(super) fn activation(device: &Device, t: Operands, stream: Stream) -> Result<()> {
@@ -96,7 +115,7 @@ pub(super) fn gated_activation_backward(device: &Device, t: Operands, stream: St
 pub(super) fn gated_residual(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (gate, shape, [sum, ..]) = (t.vector(0, t.cols)?, t.shape(), t.y);
     let (x, y, sum) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, sum.view_mut(&shape)?);
-    oxiwarp::gated_residual(device, x, y, gate.into(), sum, GatedResidual::default(), stream)
+    oxiwarp::gated_residual(device, x, y, gate.into(), None, sum, GatedResidual::default(), stream)
 }
 
 /// The gate is one number per row.
@@ -104,12 +123,21 @@ pub(super) fn gated_residual_per_row(device: &Device, t: Operands, stream: Strea
     let (shape, [sum, ..]) = (t.shape(), t.y);
     let (x, y, gate) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, t.x[2].view(&[shape[0], 1])?);
     let sum = sum.view_mut(&shape)?;
-    oxiwarp::gated_residual(device, x, y, gate.into(), sum, GatedResidual::default(), stream)
+    oxiwarp::gated_residual(device, x, y, gate.into(), None, sum, GatedResidual::default(), stream)
 }
 
 pub(super) fn modulate(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (scale, shift, shape, [y, ..]) = (t.vector(0, t.cols)?, t.vector(1, t.cols)?, t.shape(), t.y);
-    oxiwarp::modulate(device, t.x[0].view(&shape)?, scale, Some(shift), y.view_mut(&shape)?, true, stream)
+    oxiwarp::modulate(
+        device,
+        t.x[0].view(&shape)?,
+        scale,
+        Some(shift),
+        None,
+        y.view_mut(&shape)?,
+        true,
+        stream,
+    )
 }
 
 /// Applies RoPE to queries and keys of shape `[1, rows, cols]` with head dimension 128. If `params` is given,

@@ -582,6 +582,7 @@ fn stored_matrices_have_the_fragments_of_the_loads() {
             hopper::shared_store_matrices(tile() + 16 * me(), words);
             block::sync();
             assert_eq!(mma::load(&chunks, me()), words);
+            assert_eq!(hopper::shared_load_matrices(tile() + 16 * me()), words);
         }
     })
     .unwrap();

@@ -140,11 +140,12 @@ fn a_lane_with_another_mask_is_missing() {
 #[test]
 fn a_lane_that_skips_an_instruction_of_the_warp() {
     // SAFETY: the missing lane is the fault that the test expects.
-    let instructions: [(&str, Body); 6] = unsafe {
+    let instructions: [(&str, Body); 7] = unsafe {
         [
             ("mma", &|| _ = core::hint::black_box(bf16::mma([0; 4], [0; 2], [0.0; 4]))),
             ("ldmatrix", &|| _ = mma::load(&tile_of(), me())),
             ("ldmatrix", &|| _ = mma::load_transposed(&tile_of(), me())),
+            ("ldmatrix", &|| _ = hopper::shared_load_matrices(tile() + 16 * me())),
             ("stmatrix", &|| hopper::shared_store_matrices(tile() + 16 * me(), [0; 4])),
             ("setmaxnreg", &|| hopper::give_registers::<24>()),
             ("wgmma.wait_group", &|| wgmma::wait::<0>()),

@@ -29,6 +29,14 @@ pub enum Role {
     PerRow,
     /// The class of each row, an integer.
     Classes,
+    /// The row of a modulation for each row, an integer.
+    Index,
+    /// A tensor with the shape of the rows, in f32, f16 or bf16.
+    Branch,
+    /// A vector with one element per column of the rows, in f32, f16 or bf16.
+    AnyVector,
+    /// An operand that broadcasts to the rows, also in their last dimension, in f32, f16 or bf16.
+    Modulation,
     /// Queries, keys or values.
     Heads,
     /// A weight or bias vector for norms of queries or keys, in the dtype of the heads or in f32. It has one

@@ -4,6 +4,7 @@ pub(crate) mod attention_checks;
 pub(crate) mod attention_layout;
 pub(crate) mod heads;
 pub(crate) mod matrix;
+pub(crate) mod mixed;
 pub(crate) mod modulation;
 pub(crate) mod numbers;
 pub(crate) mod overlap;

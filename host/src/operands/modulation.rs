@@ -70,15 +70,23 @@ pub(crate) struct Target<'v, 'a> {
     pub op: &'static str,
     pub device: &'v Device,
     pub x: &'v View<'a>,
+    /// Whether the op has kernels for operands of any float dtype (kernels with `mixed` in their names).
+    /// Otherwise, an operand has the dtype of `x` or f32.
+    pub mixed: bool,
 }
 
 impl<'a> Target<'_, 'a> {
-    /// Returns the kind of an operand, which says whether its dtype is the dtype of `x` or f32. Returns an
-    /// error if the operand has another dtype.
+    /// Returns the kind of an operand, which states its dtype. Returns an error if the op has no kernel for
+    /// this dtype.
     fn kind(&self, arg: &'static str, view: &View) -> Result<OperandKind> {
         match view.dtype() {
             dtype if dtype == self.x.dtype() => Ok(OperandKind::SAME),
             Dtype::F32 => Ok(OperandKind::F32),
+            Dtype::F16 if self.mixed => Ok(OperandKind::F16),
+            Dtype::Bf16 if self.mixed => Ok(OperandKind::BF16),
+            got if self.mixed => {
+                Err(Error::Dtype { op: self.op, arg, got, expected: "f32, f16 or bf16".into() })
+            }
             got => {
                 let expected = self.x.dtype().or_f32("x");
                 Err(Error::Dtype { op: self.op, arg, got, expected })
@@ -177,19 +185,23 @@ impl<'a> Target<'_, 'a> {
         self.broadcast(arg, value)
     }
 
-    /// Returns a view of the gate that is broadcast to the shape of `x`. Also returns whether the gate has
-    /// one value per row (a last dimension of size 1) instead of one value per column. A gate with one value
-    /// per row must not have a table (an additional vector that is added to the gate).
-    pub fn gate_over_rows(&self, gate: &Modulation<'a>) -> Result<(View<'a>, bool)> {
-        let (cols, shape) = (columns(self.op, "x", self.x)?, gate.value.shape());
+    /// Returns a view of a scale, shift or gate that is broadcast to the shape of `x`. Also returns whether
+    /// the operand has one value per row (a last dimension of size 1) instead of one value per column. An
+    /// operand with one value per row must not have a table (an additional vector that is added to it).
+    pub fn over_rows_or_column(
+        &self,
+        arg: &'static str,
+        modulation: &Modulation<'a>,
+    ) -> Result<(View<'a>, bool)> {
+        let (cols, shape) = (columns(self.op, "x", self.x)?, modulation.value.shape());
         if cols == 1 || shape.last() != Some(&1) {
-            return Ok((self.over_rows(GATE[0], Some(gate))?, false));
+            return Ok((self.over_rows(arg, Some(modulation))?, false));
         }
-        if gate.table.is_some() {
+        if modulation.table.is_some() {
             let expected = format!("a last dimension of {cols}, because there is a table");
-            return Err(Error::Shape { op: self.op, arg: GATE[0], got: shape.to_vec(), expected });
+            return Err(Error::Shape { op: self.op, arg, got: shape.to_vec(), expected });
         }
-        Ok((self.broadcast(GATE[0], &gate.value)?, true))
+        Ok((self.broadcast(arg, &modulation.value)?, true))
     }
 
     /// Returns a view of an operand that is broadcast to the shape of `x`.
@@ -219,13 +231,18 @@ pub(crate) const SCALE: ModulationNames = ["scale", "scale_table"];
 pub(crate) const SHIFT: ModulationNames = ["shift", "shift_table"];
 pub(crate) const GATE: ModulationNames = ["gate", "gate_table"];
 
-/// Returns whether any operand is f32. If an operand is f32, torch's separate operators give f32 intermediate
-/// results, even if `x` has 16 bits. To reproduce these results, the kernel must then round to 16 bits only
-/// at the end.
-pub(crate) fn any_f32(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
+/// Returns whether an operand has another dtype than `x`. In this case, torch's separate operators give f32
+/// intermediate results, even if `x` has 16 bits. To reproduce these results, the kernel must then round to
+/// 16 bits only at the end.
+pub(crate) fn any_other(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
     let modulations = by.iter().flat_map(|by| [&by.scale, &by.shift]);
     let operands = modulations.flat_map(|modulation| [&modulation.value, &modulation.table]);
-    operands.chain([&affine.weight, &affine.bias]).any(|operand| operand.kind == OperandKind::F32)
+    operands.chain([&affine.weight, &affine.bias]).any(|operand| is_other(operand.kind))
+}
+
+/// Returns whether an operand of this kind has another dtype than `x`.
+pub(crate) fn is_other(kind: OperandKind) -> bool {
+    ![OperandKind::ABSENT, OperandKind::SAME].contains(&kind.element())
 }
 
 /// Returns the [`OperandForm`] (combination of dtypes) of the operands, by which the host chooses a kernel.

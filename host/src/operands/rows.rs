@@ -2,6 +2,8 @@
 //! this layout. The last dimension of a tensor is its columns. All other dimensions are merged into at most
 //! two dimensions, as in `x.view(n, m, columns)`.
 use cuda_std::row::Rows;
+use kernels_gpu::layout::operand_kind::OperandKind;
+use kernels_gpu::rms::weight::{HeadVectors, Weight};
 
 use crate::View;
 use crate::{Device, Dtype, Error, Result};
@@ -86,6 +88,67 @@ impl<const N: usize> RowLayout<N> {
 }
 
 impl<const N: usize> RowLayout<N> {
+    /// Checks a weight with one element per column of `x`, in the dtype of `x` or in f32, and returns it as a
+    /// kernel argument. Sets `vector` to false if the weight does not allow 16-byte accesses.
+    pub fn column_weight(
+        &mut self,
+        op: &'static str,
+        device: &Device,
+        x: Operand,
+        weight: Option<&View>,
+    ) -> Result<Weight> {
+        let Some(weight) = weight else { return Ok(Weight::ABSENT) };
+        let cols = &x.1.shape()[x.1.shape().len() - 1..];
+        self.vectors(op, device, x, ("weight", weight), cols)
+    }
+
+    /// Checks a weight or bias, and returns it as a kernel argument. Its shape is `[columns]`, or
+    /// `[heads, columns]` for an `x` of shape `[..., heads, columns]`. Sets `vector` to false if it does not
+    /// allow 16-byte accesses.
+    pub fn head_vectors(
+        &mut self,
+        op: &'static str,
+        device: &Device,
+        (name, x): Operand,
+        (arg, vectors): (&'static str, Option<&View>),
+    ) -> Result<HeadVectors> {
+        let Some(vectors) = vectors else { return Ok(HeadVectors { first: Weight::ABSENT, heads: 1 }) };
+        let (rank, shape) = (vectors.shape().len().clamp(1, 2), x.shape());
+        let expected = &shape[shape.len().saturating_sub(rank)..];
+        let first = self.vectors(op, device, (name, x), (arg, vectors), expected)?;
+        let heads = if rank == 2 { expected[0] } else { 1 };
+        let heads = u32::try_from(heads).map_err(|_| {
+            let expected = "fewer than 2^32 heads".into();
+            Error::Shape { op, arg, got: vectors.shape().to_vec(), expected }
+        })?;
+        Ok(HeadVectors { first, heads })
+    }
+
+    /// Checks that `vectors` is contiguous, has the shape `expected`, and the dtype of `x` or f32.
+    fn vectors(
+        &mut self,
+        op: &'static str,
+        device: &Device,
+        (name, x): Operand,
+        (arg, vectors): Operand,
+        expected: &[i64],
+    ) -> Result<Weight> {
+        vectors.expect_on(op, arg, device)?;
+        vectors.expect_shape(op, arg, expected)?;
+        let (&cols, strides) = (expected.last().unwrap_or(&1), vectors.strides());
+        let dense = cols <= 1 || strides.last() == Some(&1);
+        if !dense || expected.len() == 2 && expected[0] > 1 && strides[0] != cols {
+            return Err(vectors.bad_strides(op, arg, "it must be contiguous"));
+        }
+        let kind = match vectors.dtype() {
+            dtype if dtype == x.dtype() => OperandKind::SAME,
+            Dtype::F32 => OperandKind::F32,
+            got => return Err(Error::Dtype { op, arg, got, expected: x.dtype().or_f32(name) }),
+        };
+        self.vector &= (vectors.ptr() as usize).is_multiple_of(16);
+        Ok(Weight { base: vectors.ptr().cast(), kind })
+    }
+
     /// Returns the number of 16-byte packs per row.
     pub fn packs(&self) -> u64 {
         (u64::from(self.cols) * self.dtype.size() as u64).div_ceil(16)

@@ -1,15 +1,19 @@
 //! The modulated norm of diffusion transformers: `y = norm(x) * (1 + scale) + shift`. A call has one or two
 //! pairs of scale and shift, and returns one result `y` per pair.
 use cuda_std::row::Rows;
-use kernels_gpu::norm::affine::Affine as AffineArg;
 use kernels_gpu::norm::affine::Modulated;
+use kernels_gpu::norm::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
+use kernels_gpu::norm::mixed::Mixed;
+use kernels_gpu::norm::operand::Modulation as ModulationArg;
 use kernels_gpu::norm::params::NormParams;
 use kernels_gpu::norm::params::OperandForm;
 use kernels_gpu::ops::ada_norm::launch;
 
+use super::rms_norm::Rounding;
 use crate::arguments::arguments;
 use crate::library::LaunchSite;
-use crate::operands::modulation::{ModulationNames, SCALE, SHIFT, Target, any_f32, modulated_form};
+use crate::operands::mixed::needs_mixed;
+use crate::operands::modulation::{ModulationNames, SCALE, SHIFT, Target, any_other, modulated_form};
 use crate::operands::overlap::expect_disjoint;
 use crate::operands::rows::RowLayout;
 use crate::plan::vec4_norm::{Access, Norm, NormKernels, NormLaunch, TileKernel, Vec4Launch};
@@ -28,12 +32,17 @@ arguments! {
         /// round only at the end. The field has no effect if `x` has 16 bits and a scale, shift, weight or
         /// bias is f32. In this case, the kernel rounds only at the end.
         pub exact: bool,
+        /// The steps after which an RMSNorm rounds. `Once`: after the multiplication by the weight, with the
+        /// order of summation of `torch.nn.RMSNorm`. `BeforeWeight`: also before this multiplication, with
+        /// the order of summation of `x.float().pow(2).mean(-1)`. If `exact` is false, the field selects only
+        /// the order of summation. It has no effect on LayerNorm.
+        pub rounding: Rounding = Rounding::BeforeWeight,
     }
 }
 
 impl Default for AdaNorm {
     fn default() -> Self {
-        Self { norm: Norm::Layer, eps: 1e-6, exact: true }
+        Self { norm: Norm::Layer, eps: 1e-6, exact: true, rounding: Rounding::BeforeWeight }
     }
 }
 
@@ -41,6 +50,8 @@ const OP: &str = "ada_norm";
 const PAIR: &str = "ada_norm_pair";
 /// A function that launches a kernel of this op.
 type AdaNormKernel = unsafe fn(LaunchSite, Rows, AffineArg, Modulated, NormParams) -> Result<()>;
+/// A function that launches a kernel with `mixed` in its name.
+type AdaNormMixedKernel = unsafe fn(LaunchSite, Rows, AffineArg, Modulated, Mixed, NormParams) -> Result<()>;
 /// A function that launches a kernel of [`ada_norm_pair`].
 type PairKernel = unsafe fn(LaunchSite, Rows, AffineArg, Modulated, Modulated, NormParams) -> Result<()>;
 const LAYER_SAME_WARP12: TileKernel<AdaNormKernel> = TileKernel {
@@ -94,17 +105,24 @@ const RMS: NormKernels<AdaNormKernel> = NormKernels {
     ],
     ..NormKernels::of(launch::ada_norm_rms_any, launch::ada_norm_rms_smem1)
 };
+const FUSED_RMS: NormKernels<AdaNormKernel> =
+    NormKernels::of(launch::ada_norm_fused_rms_any, launch::ada_norm_fused_rms_smem1);
 const SCALE2: ModulationNames = ["scale2", "scale2_table"];
 const SHIFT2: ModulationNames = ["shift2", "shift2_table"];
 
 /// Computes `y = (norm(x) * weight + bias) * (1 + scale) + shift` over the last dimension.
 ///
-/// `x` and `y` have the same shape and dtype. Scale and shift broadcast to this shape. After the broadcast,
-/// `x`, `y`, scale and shift must be viewable as `[n, m, columns]` without a copy, with the same `n` and `m`.
+/// `x` and `y` have the same shape and dtype. Scale and shift broadcast to this shape, and may have a last
+/// dimension of 1. All other operands have any float dtype. With an `index`, which has one integer for each
+/// row of `x`, the rows of scale and shift are chosen from tensors `[rows, columns]`. A larger or negative
+/// integer chooses the last row. After the broadcast, `x`, `y`, scale and shift must be viewable as `[n, m,
+/// columns]` without a copy, with the same `n` and `m`.
 ///
 /// If the number of columns is divisible by 4, the result of LayerNorm is bitwise equal to the result of
-/// torch's LayerNorm. If the number of columns is also below 8192, the result of RMSNorm is bitwise equal to
-/// `x * rsqrt(x.float().pow(2).mean(-1) + eps)`. The bits of a result row do not depend on the other rows.
+/// torch's LayerNorm. The result of RMSNorm with [`Rounding::Once`] is then bitwise equal to the result of
+/// `torch.nn.RMSNorm`. With [`Rounding::BeforeWeight`], and with 16 rows or more and 128 to 8128 columns, the
+/// result of RMSNorm is bitwise equal to `x * rsqrt(x.float().pow(2).mean(-1) + eps)`. The bits of a result
+/// row do not depend on the other rows.
 ///
 /// # Errors
 /// Returns the errors of [`layer_norm`](crate::layer_norm), also for an invalid scale, shift, weight or bias.
@@ -113,28 +131,47 @@ pub fn ada_norm(
     x: View,
     by: ScaleShift,
     affine: Affine,
+    index: Option<View>,
     y: ViewMut,
     params: AdaNorm,
     stream: Stream,
 ) -> Result<()> {
-    let (y, target) = (y.as_view(), Target { op: OP, device, x: &x });
-    let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
+    let (y, target) = (y.as_view(), Target { op: OP, device, x: &x, mixed: true });
+    let index_of = target.index(index, &by.scale.value)?;
+    let scale = target.placed(SCALE[0], Some(&by.scale), index_of)?;
+    let shift = target.placed(SHIFT[0], by.shift.as_ref(), index_of)?;
     y.expect_dtype(OP, "out", x.dtype())?;
-    let views = [("x", &x), ("out", y), (SCALE[0], &scale), (SHIFT[0], &shift)];
-    let mut layout = RowLayout::of_mixed(OP, device, views)?;
+    let views = [("x", &x), ("out", y), (SCALE[0], &scale.view), (SHIFT[0], &shift.view)];
+    let has_columns = [true, true, scale.has_columns, shift.has_columns];
+    let mut layout = RowLayout::of_columns(OP, device, views, has_columns)?;
     let [x_rows, y_rows, scale_rows, shift_rows] = layout.operands;
     let parameters = target.affine(&affine, &mut layout.vec4s)?;
-    let by_arg = target.scale_shift([SCALE, SHIFT], &by, [scale_rows, shift_rows], &mut layout.vec4s)?;
-    expect_disjoint(OP, ("out", y), &[Some(("x", &x))])?;
+    let by_arg = ScaleShiftArg {
+        scale: target.argument(SCALE, Some(&by.scale), scale, scale_rows, &mut layout.vec4s)?,
+        shift: target.argument(SHIFT, by.shift.as_ref(), shift, shift_rows, &mut layout.vec4s)?,
+    };
+    expect_disjoint(OP, ("out", y), &[Some(("x", &x)), index.as_ref().map(|index| ("index", index))])?;
     expect_disjoint(OP, ("out", y), &affine.named())?;
     expect_disjoint(OP, ("out", y), &by.named([SCALE, SHIFT]))?;
-    let round_each = params.exact && !any_f32(&parameters, &[&by_arg]);
-    let form = modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift]);
-    let norm = NormLaunch { eps: params.eps, form, round_each, staged_vec4: 1 };
-    let kernels = match params.norm {
-        Norm::Layer if x.dtype() == Dtype::F32 => LAYER_F32,
-        Norm::Layer => LAYER,
-        Norm::Rms => RMS,
+    let round_each = params.exact && !any_other(&parameters, &[&by_arg]);
+    let mut norm = NormLaunch { eps: params.eps, form: OperandForm::ANY, round_each, staged_vec4: 1 };
+    if index.is_some() || needs_mixed(by_arg.operands().into_iter().chain(parameters.operands())) {
+        let launch = Vec4Launch::of(OP, device, &layout, norm, NormKernels::one(mixed_kernel(params)))?;
+        let (p, operands) = (launch.params, target.mixed(index_of, &x, &ModulationArg::ABSENT, false));
+        let parameters = target.mixed_affine(parameters);
+        let out = Modulated { by: target.mixed_scale_shift(by_arg), y: y_rows };
+        return launch.launch(OP, device, &layout, stream, |kernel, site| {
+            // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the
+            // shape, dtype, strides and device of each of these tensors.
+            unsafe { kernel(site, x_rows, parameters, out, operands, p) }
+        });
+    }
+    norm.form = modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift]);
+    let kernels = match (params.norm, params.rounding) {
+        (Norm::Layer, _) if x.dtype() == Dtype::F32 => LAYER_F32,
+        (Norm::Layer, _) => LAYER,
+        (Norm::Rms, Rounding::BeforeWeight) => RMS,
+        (Norm::Rms, Rounding::Once) => FUSED_RMS,
     };
     let launch = Vec4Launch::of(OP, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: y_rows });
@@ -143,6 +180,15 @@ pub fn ada_norm(
         // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, x_rows, parameters, out, p) }
     })
+}
+
+/// Returns the kernel for operands of any dtypes, with one column, or chosen by an index.
+fn mixed_kernel(params: AdaNorm) -> AdaNormMixedKernel {
+    match (params.norm, params.rounding) {
+        (Norm::Layer, _) => launch::ada_norm_layer_mixed_any,
+        (Norm::Rms, Rounding::BeforeWeight) => launch::ada_norm_rms_mixed_any,
+        (Norm::Rms, Rounding::Once) => launch::ada_norm_fused_rms_mixed_any,
+    }
 }
 
 /// Computes two results of [`ada_norm`] from the same norm, with two pairs of scale and shift. The second
@@ -159,7 +205,7 @@ pub fn ada_norm_pair(
     params: AdaNorm,
     stream: Stream,
 ) -> Result<()> {
-    let (y, y2, target) = (y.as_view(), y2.as_view(), Target { op: PAIR, device, x: &x });
+    let (y, y2, target) = (y.as_view(), y2.as_view(), Target { op: PAIR, device, x: &x, mixed: false });
     let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
     let (scale2, shift2) = target.both_over_rows([SCALE2, SHIFT2], &by2)?;
     y.expect_dtype(PAIR, "out", x.dtype())?;
@@ -185,18 +231,21 @@ pub fn ada_norm_pair(
         expect_disjoint(PAIR, out, &by2.named([SCALE2, SHIFT2]))?;
     }
     expect_disjoint(PAIR, ("out", y), &[Some(("out2", y2))])?;
-    let round_each = params.exact && !any_f32(&parameters, &[&by_arg, &by2_arg]);
+    let round_each = params.exact && !any_other(&parameters, &[&by_arg, &by2_arg]);
     let modulations = [&by_arg.scale, &by_arg.shift, &by2_arg.scale, &by2_arg.shift];
     // The kernel for whole tiles requires scales and shifts in the dtype of `x`. It supports no weight, no
     // bias and no tables (additional vectors that are added to scale and shift). For all other operands, use
-    // the general kernel.
+    // the general kernel. It is the only kernel with the roundings of `torch.nn.RMSNorm`, because no model
+    // computes two modulations of such a norm.
+    let fused_rms = params.norm == Norm::Rms && params.rounding == Rounding::Once;
     let form = match modulated_form(&parameters, &modulations) {
-        OperandForm::SAME => OperandForm::SAME,
+        OperandForm::SAME if !fused_rms => OperandForm::SAME,
         _ => OperandForm::ANY,
     };
     let norm = NormLaunch { eps: params.eps, form, round_each, staged_vec4: 1 };
     let kernels: NormKernels<PairKernel> = match params.norm {
         Norm::Layer => NormKernels::of(launch::ada_norm_pair_layer_any, launch::ada_norm_pair_layer_smem1),
+        Norm::Rms if fused_rms => NormKernels::one(launch::ada_norm_pair_fused_rms_any),
         Norm::Rms => NormKernels::of(launch::ada_norm_pair_rms_any, launch::ada_norm_pair_rms_smem1),
     };
     // Do not set a shared memory carveout, so that the driver chooses the carveout. Measured with 2432

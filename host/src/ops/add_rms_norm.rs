@@ -2,8 +2,8 @@
 use super::rms_norm::{RmsNorm, check, kernel_params};
 use crate::launch::{RowKernels, in_registers};
 use crate::library::LaunchSite;
-use crate::operands::overlap::expect_disjoint;
-use crate::operands::rows::RowLayout;
+use crate::operands::overlap::{expect_disjoint, is_same};
+use crate::operands::rows::{Operand, RowLayout};
 use crate::plan::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
@@ -26,6 +26,15 @@ const KERNELS: RowKernels<AddRmsNormKernel> = RowKernels {
     ],
 };
 
+/// The kernels for calls in which an output is `x` or `residual`.
+const IN_PLACE: RowKernels<AddRmsNormKernel> = RowKernels {
+    any: launch::add_rms_norm_inplace_any,
+    in_registers: &[
+        in_registers(2, launch::add_rms_norm_inplace_block2),
+        in_registers(4, launch::add_rms_norm_inplace_block4),
+    ],
+};
+
 /// Computes `sum = x + residual`, rounded to the dtype of `x`, and `y = rms_norm(sum)`, with the formula of
 /// [`rms_norm`](crate::rms_norm).
 ///
@@ -36,9 +45,12 @@ const KERNELS: RowKernels<AddRmsNormKernel> = RowKernels {
 /// `x`, `residual`, `y` and `sum` have the same shape and dtype. `weight` has the shape `[columns]`, in this
 /// dtype or in f32.
 ///
+/// `y` and `sum` may each be the tensor `x` or `residual` itself, with the same address and strides. The
+/// results then have the same bits.
+///
 /// # Errors
 /// Returns the errors of [`rms_norm`](crate::rms_norm). Also fails if `y` or `sum` overlaps any other
-/// argument.
+/// argument, and is not the same tensor as `x` or `residual`.
 pub fn add_rms_norm(
     device: &Device,
     x: View,
@@ -53,15 +65,21 @@ pub fn add_rms_norm(
     let mut layout =
         RowLayout::of(OP, device, [("x", &x), ("residual", &residual), ("out", y), ("sum", sum)])?;
     let weight_arg = check(OP, device, &x, weight.as_ref(), params, &mut layout)?;
-    let inputs =
-        [Some(("x", &x)), Some(("residual", &residual)), weight.as_ref().map(|weight| ("weight", weight))];
-    expect_disjoint(OP, ("out", y), &inputs)?;
-    expect_disjoint(OP, ("sum", sum), &inputs)?;
+    let weight = weight.as_ref().map(|weight| ("weight", weight));
+    let mut in_place = false;
+    for out in [("out", y), ("sum", sum)] {
+        let replaces = |input: &Operand| is_same(out.1, input.1);
+        let inputs = [("x", &x), ("residual", &residual)];
+        in_place |= inputs.iter().any(replaces);
+        let [x, residual] = inputs.map(|input| Some(input).filter(|input| !replaces(input)));
+        expect_disjoint(OP, out, &[x, residual, weight])?;
+    }
     expect_disjoint(OP, ("out", y), &[Some(("sum", sum))])?;
-    let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
+    let kernels = if in_place { &IN_PLACE } else { &KERNELS };
+    let rung = LADDER.pick(OP, device, kernels, &layout)?;
     let p = kernel_params(&layout, params, layout.l2_policy(device, rung, &[0, 1]));
     let [x, residual, y, sum] = layout.operands;
-    let kernel = rung.kernel(&KERNELS);
+    let kernel = rung.kernel(kernels);
     launch_rows(OP, device, rung, None, &layout, stream, |site| {
         // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
         // dtype, strides and device of each of these tensors.

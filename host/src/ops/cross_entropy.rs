@@ -87,6 +87,10 @@ pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Ru
 /// `[n, m, classes]` without a copy. `target`, `loss` and `lse` have the shape `[...]` and are contiguous.
 /// `target` is i64 or i32. `loss` and `lse` are f32.
 ///
+/// `weight` has one weight per class, in the dtype of `x` or in f32. The loss of a row is multiplied by the
+/// weight of its target. Label smoothing multiplies the term of each class by the weight of this class, as in
+/// torch.
+///
 /// If a target is neither a class nor `ignore_index`, its loss is NaN. The call returns no error, because the
 /// host does not read the targets. The bits of a result row do not depend on the other rows.
 ///
@@ -98,17 +102,20 @@ pub fn cross_entropy(
     device: &Device,
     x: View,
     target: View,
+    weight: Option<View>,
     loss: ViewMut,
     lse: ViewMut,
     params: CrossEntropy,
     stream: Stream,
 ) -> Result<()> {
     let (loss, lse) = (loss.as_view(), lse.as_view());
-    let layout = RowLayout::of(OP, device, [("logits", &x)])?;
+    let mut layout = RowLayout::of(OP, device, [("logits", &x)])?;
+    let weights = layout.column_weight(OP, device, ("logits", &x), weight.as_ref())?;
     let (targets, p) = check(OP, device, &x, &target, params, &layout)?;
     for result in [("loss", loss), ("lse", lse)] {
         expect_row_values(OP, device, &x, result)?;
-        expect_disjoint(OP, result, &[Some(("logits", &x)), Some(("target", &target))])?;
+        let weight = weight.as_ref().map(|weight| ("weight", weight));
+        expect_disjoint(OP, result, &[Some(("logits", &x)), Some(("target", &target)), weight])?;
     }
     expect_disjoint(OP, ("loss", loss), &[Some(("lse", lse))])?;
     let rung = pick(device, &layout);
@@ -118,10 +125,14 @@ pub fn cross_entropy(
         // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
         // dtype, strides and device of each of these tensors.
         unsafe {
-            if params.softcap == 0.0 {
-                launch::cross_entropy_any(site, x, targets, losses, p)
-            } else {
-                launch::cross_entropy_softcap_any(site, x, targets, losses, p, Softcap::of(params.softcap))
+            let softcap = Softcap::of(params.softcap);
+            match (weight.is_some(), params.softcap != 0.0) {
+                (false, false) => launch::cross_entropy_any(site, x, targets, losses, p),
+                (false, true) => launch::cross_entropy_softcap_any(site, x, targets, losses, p, softcap),
+                (true, false) => launch::cross_entropy_weight_any(site, x, targets, losses, p, weights),
+                (true, true) => {
+                    launch::cross_entropy_weight_softcap_any(site, x, targets, losses, p, softcap, weights)
+                }
             }
         }
     })

@@ -4,11 +4,12 @@ use kernels_gpu::gemm::mma::params::{LinearParams, T64X64, T128X128};
 use kernels_gpu::ops::linear_activation::launch;
 
 use super::activation::{Activation, Roundings};
-use super::linear_activation_hopper::linear_activation_hopper;
+use super::linear_activation_hopper::{FEW_ROWS, KERNELS as HOPPER};
 use crate::launch::launch_override;
 use crate::library::LaunchSite;
 use crate::operands::product::ProductViews;
 use crate::plan::product::{PortableKernels, expect_product_kernels};
+use crate::plan::product_hopper::launch_with_epilogue;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
 const OP: &str = "linear_activation";
@@ -49,7 +50,8 @@ pub fn linear_activation(
     }
     expect_product_kernels(OP, device)?;
     let mut skip = launch_override(device).skip;
-    if linear_activation_hopper(device, &product, e, &mut skip, stream)? {
+    // SAFETY: `e` describes no tensor.
+    if unsafe { launch_with_epilogue(device, &product, Some(&FEW_ROWS), &HOPPER, e, &mut skip, stream) }? {
         return Ok(());
     }
     KERNELS.launch(device, &product, skip, stream, |kernel, site, params| {

@@ -1,36 +1,22 @@
 //! The kernels of the op `linear_activation` for Hopper.
-use cuda_std::tensor_map::TensorMap;
 use kernels_gpu::elementwise::activations::ActivationParams;
-use kernels_gpu::gemm::hopper::params::GemmParams;
 use kernels_gpu::ops::linear_activation_hopper::launch;
 
-use crate::library::LaunchSite;
-use crate::operands::product::Product;
-use crate::plan::product_hopper::{T128X128, T128X192, T192X192, T256X128, TimedTile, launch_hopper};
-use crate::{Device, Result, Stream};
+use crate::plan::product_hopper::{
+    EpilogueKernel, FewRows, T128X128, T128X192, T192X192, T256X128, TimedTile,
+};
 
-/// A function that launches a kernel.
-type ActivationHopperKernel =
-    unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, GemmParams, ActivationParams) -> Result<()>;
-
-const KERNELS: [(TimedTile, ActivationHopperKernel); 4] = [
+pub(super) const KERNELS: [(TimedTile, EpilogueKernel<ActivationParams>); 4] = [
     (T128X192, launch::linear_activation_hopper_128x192_smem),
     (T128X128, launch::linear_activation_hopper_128x128_smem),
     (T192X192, launch::linear_activation_hopper_192x192_smem),
     (T256X128, launch::linear_activation_hopper_256x128_smem),
 ];
 
-/// Launches a Hopper kernel with the function [`launch_hopper`]. `e` is the kernel argument of the epilogue.
-pub(super) fn linear_activation_hopper(
-    device: &Device,
-    a: &Product,
-    e: ActivationParams,
-    skip: &mut usize,
-    stream: Stream,
-) -> Result<bool> {
-    launch_hopper(device, a, &KERNELS, skip, stream, |kernel, site, [x, w, y], params| {
-        // SAFETY: the kernel accesses only the tensors that the tensor maps, `params` and `e` describe. The
-        // caller has checked these tensors.
-        unsafe { kernel(site, x, w, y, params, e) }
-    })
-}
+pub(super) const FEW_ROWS: FewRows<EpilogueKernel<ActivationParams>> = FewRows {
+    t64x16: launch::linear_activation_hopper_64x16_smem,
+    t64x16_half: launch::linear_activation_hopper_64x16_half_smem,
+    t64x32: launch::linear_activation_hopper_64x32_smem,
+    t64x32_half: launch::linear_activation_hopper_64x32_half_smem,
+    t64x64: launch::linear_activation_hopper_64x64_smem,
+};

@@ -6,11 +6,12 @@ use kernels_gpu::ops::linear_gated_activation::launch;
 
 use super::gated_activation::{Gate, GatedActivation};
 use super::linear_activation::activation_params;
-use super::linear_gated_activation_hopper::linear_gated_activation_hopper;
+use super::linear_gated_activation_hopper::KERNELS as HOPPER;
 use crate::launch::launch_override;
 use crate::library::LaunchSite;
 use crate::operands::product::ProductViews;
 use crate::plan::product::{PortableKernels, expect_product_kernels};
+use crate::plan::product_hopper::launch_with_epilogue;
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "linear_gated_activation";
@@ -59,7 +60,8 @@ pub fn linear_gated_activation(
     };
     let e = GatedActivationParams { activation, starts: product.starts };
     let mut skip = launch_override(device).skip;
-    if linear_gated_activation_hopper(device, &product, e, &mut skip, stream)? {
+    // SAFETY: `e` describes no tensor.
+    if unsafe { launch_with_epilogue(device, &product, None, &HOPPER, e, &mut skip, stream) }? {
         return Ok(());
     }
     KERNELS.launch(device, &product, skip, stream, |kernel, site, params| {

@@ -64,8 +64,8 @@ pub fn linear_gated_residual(
     let (e, pairs) = epilogue(device, &residual, &matrix, gate, roundings)?;
     product.reads_pairs = pairs;
     let mut skip = launch_override(device).skip;
-    // The Hopper kernels prefetch the residual in units of 16 bytes, so its rows must be aligned to 16 bytes.
-    if matrix.is_tma() && linear_gated_residual_hopper(device, &product, e, &mut skip, stream)? {
+    // TMA loads the residual in the Hopper kernels.
+    if matrix.is_tma() && linear_gated_residual_hopper(device, &product, &matrix, e, &mut skip, stream)? {
         return Ok(());
     }
     KERNELS.launch(device, &product, skip, stream, |kernel, site, params| {
@@ -97,8 +97,8 @@ fn epilogue(
     };
     let pairs = (matrix.base as usize).is_multiple_of(4) && matrix.row_bytes.is_multiple_of(4);
     let Some(gate) = gate.map(Modulation::from) else { return Ok((e, pairs)) };
-    let target = Target { op: OP, device, x: residual };
-    let (over_rows, per_row) = target.gate_over_rows(&gate)?;
+    let target = Target { op: OP, device, x: residual, mixed: false };
+    let (over_rows, per_row) = target.over_rows_or_column(GATE[0], &gate)?;
     let views = [("residual", residual), (GATE[0], &over_rows)];
     let layout = RowLayout::of_columns(OP, device, views, [true, !per_row])?;
     let rows = layout.operands[1];

@@ -1,14 +1,13 @@
 //! The kernels of the op `linear` for Hopper.
 use cuda_std::tensor_map::TensorMap;
-use kernels_gpu::gemm::hopper::params::{
-    GemmParams, GemmTile, T64X16, T64X16_HALF, T64X32, T64X32_HALF, T64X64,
-};
+use kernels_gpu::gemm::hopper::params::GemmParams;
 use kernels_gpu::ops::linear_hopper::launch;
 
 use crate::library::LaunchSite;
 use crate::operands::product::Product;
 use crate::plan::product_hopper::{
-    T128X128, T128X192, T128X256, T192X192, T256X128, T256X192, TimedTile, launch_few_rows, launch_hopper,
+    FewRows, T128X128, T128X192, T128X256, T192X192, T256X128, T256X192, TimedTile, launch_few_rows,
+    launch_hopper,
 };
 use crate::{Device, Result, Stream};
 
@@ -24,24 +23,13 @@ const KERNELS: [(TimedTile, LinearHopperKernel); 6] = [
     (T256X192, launch::linear_hopper_256x192_smem),
 ];
 
-/// The kernels for results with few rows. The first list is for results with up to [`NARROW`] columns, the
-/// second list for wider results.
-const FEW_ROWS: [[(GemmTile, LinearHopperKernel); 3]; 2] = [
-    [
-        (T64X16, launch::linear_hopper_64x16_smem),
-        (T64X16_HALF, launch::linear_hopper_64x16_half_smem),
-        (T64X32_HALF, launch::linear_hopper_64x32_half_smem),
-    ],
-    [
-        (T64X16, launch::linear_hopper_64x16_smem),
-        (T64X32, launch::linear_hopper_64x32_smem),
-        (T64X64, launch::linear_hopper_64x64_smem),
-    ],
-];
-/// Maximum number of columns for which the two blocks of a cluster share the rows of `w`. Each block then
-/// loads half of these rows, so that more SMs load `w`. With more columns, all SMs load `w` without this
-/// sharing, because there is a tile of 64 columns for each SM.
-const NARROW: u32 = 8192;
+const FEW_ROWS: FewRows<LinearHopperKernel> = FewRows {
+    t64x16: launch::linear_hopper_64x16_smem,
+    t64x16_half: launch::linear_hopper_64x16_half_smem,
+    t64x32: launch::linear_hopper_64x32_smem,
+    t64x32_half: launch::linear_hopper_64x32_half_smem,
+    t64x64: launch::linear_hopper_64x64_smem,
+};
 
 /// Launches a kernel for few rows with the function [`launch_few_rows`] if one supports the call. Otherwise
 /// launches another Hopper kernel with the function [`launch_hopper`].
@@ -52,7 +40,6 @@ pub(super) fn linear_hopper(device: &Device, a: &Product, skip: &mut usize, stre
             // caller has checked these tensors.
             unsafe { kernel(site, x, w, y, params) }
         };
-    let few_rows = &FEW_ROWS[usize::from(a.y.columns > NARROW)];
-    Ok(launch_few_rows(device, a, few_rows, skip, stream, launch)?
+    Ok(launch_few_rows(device, a, &FEW_ROWS, skip, stream, launch)?
         || launch_hopper(device, a, &KERNELS, skip, stream, launch)?)
 }

@@ -53,7 +53,8 @@ pub fn residual_tanh_gated_rms_norm(
     eps: f32,
     stream: Stream,
 ) -> Result<()> {
-    let (out, target, gate) = (out.as_view(), Target { op: OP, device, x: &x }, Modulation::from(gate));
+    let (out, target, gate) =
+        (out.as_view(), Target { op: OP, device, x: &x, mixed: false }, Modulation::from(gate));
     let over_rows = target.over_rows(GATE[0], Some(&gate))?;
     branch.expect_dtype(OP, "x_res", x.dtype())?;
     out.expect_dtype(OP, "out", x.dtype())?;
@@ -89,7 +90,7 @@ pub fn residual_tanh_gated_rms_norm_modulated(
     stream: Stream,
 ) -> Result<()> {
     let (normed, out, gate) = (normed.as_view(), out.as_view(), Modulation::from(gate));
-    let target = Target { op: CHAINED, device, x: &x };
+    let target = Target { op: CHAINED, device, x: &x, mixed: false };
     let gate_over_rows = target.over_rows(GATE[0], Some(&gate))?;
     let scale_over_rows = target.over_rows(SCALE[0], Some(&scale))?;
     for (arg, view) in [("x_res", &branch), ("normed", normed), ("out", out)] {

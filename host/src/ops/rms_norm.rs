@@ -1,9 +1,8 @@
 //! RMSNorm: `y = x / sqrt(mean(x^2) + eps) * (offset + weight)` over the last dimension.
 use cuda_std::l2::L2Policy;
 use cuda_std::row::Rows;
-use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::rms::row::RmsParams;
-use kernels_gpu::rms::weight::{Applied, Weight};
+use kernels_gpu::rms::weight::{Applied, HeadVectors, Weight};
 
 use crate::arguments::{arguments, choices};
 use crate::launch::{RowKernels, cluster_block, in_registers};
@@ -11,9 +10,9 @@ use crate::library::LaunchSite;
 use crate::operands::numbers::finite;
 use crate::operands::overlap::expect_disjoint;
 use crate::operands::rows::RowLayout;
-use crate::plan::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
+use crate::plan::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS, TWO_OPERANDS};
 use crate::plan::row_launch::launch_rows;
-use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
+use crate::{Device, Result, Stream, View, ViewMut};
 use kernels_gpu::ops::rms_norm::launch;
 
 /// The steps after which an RMSNorm rounds to the element type.
@@ -101,6 +100,62 @@ pub fn rms_norm(
     })
 }
 
+const AFFINE: &str = "rms_norm_affine";
+
+const AFFINE_LADDER: Ladder =
+    Ladder { short: SHORT_ROWS, in_registers: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 256 };
+type AffineKernel = unsafe fn(LaunchSite, Rows, HeadVectors, HeadVectors, Rows, RmsParams) -> Result<()>;
+const AFFINE_KERNELS: RowKernels<AffineKernel> = RowKernels {
+    any: launch::rms_norm_affine_any,
+    in_registers: &[
+        in_registers(2, launch::rms_norm_affine_block2),
+        in_registers(4, launch::rms_norm_affine_block4),
+    ],
+};
+
+/// Computes `y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight) + bias` over the last dimension: the
+/// norm of [`rms_norm`], with a bias, and with a weight and a bias that may differ between heads.
+///
+/// `weight` and `bias` have the shape `[columns]`. If `x` has the shape `[..., heads, columns]`, they may
+/// also have the shape `[heads, columns]`. They have the dtype of `x` or f32. With
+/// [`Rounding::BeforeWeight`], the product with the weight is also rounded before the bias is added, as in
+/// the RMSNorm of diffusers.
+///
+/// # Errors
+/// Returns the errors of [`rms_norm`].
+pub fn rms_norm_affine(
+    device: &Device,
+    x: View,
+    weight: Option<View>,
+    bias: Option<View>,
+    y: ViewMut,
+    params: RmsNorm,
+    stream: Stream,
+) -> Result<()> {
+    let y = y.as_view();
+    let mut layout = RowLayout::of(AFFINE, device, [("x", &x), ("out", y)])?;
+    check_params(AFFINE, params)?;
+    let [weight, bias] = [("weight", &weight), ("bias", &bias)].map(|(name, view)| (name, view.as_ref()));
+    let weights = layout.head_vectors(AFFINE, device, ("x", &x), weight)?;
+    let biases = layout.head_vectors(AFFINE, device, ("x", &x), bias)?;
+    let vectors = [weight, bias].map(|(name, view)| view.map(|view| (name, view)));
+    expect_disjoint(AFFINE, ("out", y), &[Some(("x", &x)), vectors[0], vectors[1]])?;
+    let rung = AFFINE_LADDER.pick(AFFINE, device, &AFFINE_KERNELS, &layout)?;
+    let (p, [x, y]) = (kernel_params(&layout, params, layout.l2_policy(device, rung, &[0])), layout.operands);
+    let kernel = rung.kernel(&AFFINE_KERNELS);
+    launch_rows(AFFINE, device, rung, None, &layout, stream, |site| {
+        // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
+        // dtype, strides and device of each of these tensors.
+        unsafe { kernel(site, x, weights, biases, y, p) }
+    })
+}
+
+fn check_params(op: &'static str, params: RmsNorm) -> Result<()> {
+    finite(op, "eps", params.eps, 0.0)?;
+    finite(op, "weight_offset", params.weight_offset, f32::MIN)?;
+    Ok(())
+}
+
 /// Checks `weight` and `params`, and returns the weight as a kernel argument. If the weight is not aligned to
 /// 16 bytes, sets `layout.vector` to false, so that the launch uses a kernel without 16-byte vector access.
 pub(super) fn check<const N: usize>(
@@ -111,26 +166,8 @@ pub(super) fn check<const N: usize>(
     params: RmsNorm,
     layout: &mut RowLayout<N>,
 ) -> Result<Weight> {
-    finite(op, "eps", params.eps, 0.0)?;
-    finite(op, "weight_offset", params.weight_offset, f32::MIN)?;
-    let Some(weight) = weight else {
-        return Ok(Weight { base: std::ptr::null(), kind: OperandKind::ABSENT });
-    };
-    let cols = &x.shape()[x.shape().len() - 1..];
-    weight.expect_on(op, "weight", device)?;
-    weight.expect_shape(op, "weight", cols)?;
-    if weight.strides()[0] != 1 && cols[0] > 1 {
-        return Err(weight.bad_strides(op, "weight", "it must be contiguous"));
-    }
-    let kind = match weight.dtype() {
-        dtype if dtype == x.dtype() => OperandKind::SAME,
-        Dtype::F32 => OperandKind::F32,
-        got => {
-            return Err(Error::Dtype { op, arg: "weight", got, expected: x.dtype().or_f32("x") });
-        }
-    };
-    layout.vector &= (weight.ptr() as usize).is_multiple_of(16);
-    Ok(Weight { base: weight.ptr().cast(), kind })
+    check_params(op, params)?;
+    layout.column_weight(op, device, ("x", x), weight)
 }
 
 pub(super) fn kernel_params<const N: usize>(

@@ -36,8 +36,16 @@ const EXECUTOR_SMS: u32 = 2;
 /// Cost of an idle SM in the last wave of tiles, relative to an SM that computes a tile. It is below 1,
 /// because the other SMs then run at a higher clock rate, within the same power limit.
 const IDLE: f64 = 0.7;
+pub(crate) const T128X192_OPERAND: TimedTile = T128X192.with_tile(params::T128X192_OPERAND);
+pub(crate) const T128X128_OPERAND: TimedTile = T128X128.with_tile(params::T128X128_OPERAND);
+pub(crate) const T192X192_OPERAND: TimedTile = T192X192.with_tile(params::T192X192_OPERAND);
 
 impl TimedTile {
+    /// Returns the same times for another tile.
+    const fn with_tile(self, tile: GemmTile) -> Self {
+        Self { tile, ..self }
+    }
+
     /// Returns the number of tiles of clusters, in rows and columns.
     fn tiles(&self, a: &Product) -> [u32; 2] {
         let [height, width] = self.tile.cluster_size();
@@ -85,27 +93,87 @@ pub(crate) fn launch_hopper<L: Copy>(
     let maps = [
         map(device, &a.x, [DEPTH, x_rows])?,
         map(device, &a.weight, [DEPTH, w_rows])?,
-        map(device, &a.y, [SLICE, WARP_ROWS])?,
+        result_map(device, &a.y)?,
     ];
     let (site, params) = site(device, a, &timed.tile, order, stream)?;
     launch(kernel, site, maps, params)?;
     Ok(true)
 }
 
-/// Launches a kernel for results with few rows, and returns `true`. These kernels compute tiles of `yᵀ`. The
-/// function takes the first kernel in which one cluster has tiles for all rows of `y`. If there is none, it
-/// returns `false` without a launch. If `skip` is not 0, it decreases `skip` by 1 and returns `false`.
+/// A function that launches a kernel with an epilogue, whose kernel argument has the type `E`.
+pub(crate) type EpilogueKernel<E> =
+    unsafe fn(LaunchSite, TensorMap, TensorMap, TensorMap, GemmParams, E) -> Result<()>;
+
+/// Launches a kernel for few rows with the function [`launch_few_rows`] if one supports the call. Otherwise
+/// launches one of `kernels` with the function [`launch_hopper`]. `e` is the kernel argument of the epilogue.
+///
+/// # Safety
+/// The caller has checked the tensors that `e` describes.
+pub(crate) unsafe fn launch_with_epilogue<E: Copy>(
+    device: &Device,
+    a: &Product,
+    few_rows: Option<&FewRows<EpilogueKernel<E>>>,
+    kernels: &[(TimedTile, EpilogueKernel<E>)],
+    e: E,
+    skip: &mut usize,
+    stream: Stream,
+) -> Result<bool> {
+    let launch =
+        |kernel: EpilogueKernel<E>, site: LaunchSite, [x, w, y]: [TensorMap; 3], params: GemmParams| {
+            // SAFETY: the kernel accesses only the tensors that the tensor maps, `params` and `e` describe.
+            // They are those of `a`, which were checked when `a` was created, and those that the caller has
+            // checked.
+            unsafe { kernel(site, x, w, y, params, e) }
+        };
+    if let Some(few_rows) = few_rows
+        && launch_few_rows(device, a, few_rows, skip, stream, launch)?
+    {
+        return Ok(true);
+    }
+    launch_hopper(device, a, kernels, skip, stream, launch)
+}
+
+/// The kernels of an op for results with few rows. The field `t64x16` is the kernel with the tile sizes
+/// `T64X16`, and so on. These kernels compute tiles of `yᵀ`.
+pub(crate) struct FewRows<L> {
+    pub t64x16: L,
+    pub t64x16_half: L,
+    pub t64x32: L,
+    pub t64x32_half: L,
+    pub t64x64: L,
+}
+
+/// Maximum number of columns for which two blocks of a cluster share the rows of `w`, so that more blocks
+/// read `w`. With more columns, there is a tile of 64 columns for each SM even without this sharing.
+const NARROW: u32 = 8192;
+
+impl<L: Copy> FewRows<L> {
+    /// Returns the kernel in which one cluster has tiles for all rows of `y`, or `None` if there is none.
+    fn choose(&self, a: &Product) -> Option<(GemmTile, L)> {
+        let narrow = a.y.columns <= NARROW;
+        Some(match a.y.rows {
+            ..=16 => (params::T64X16, self.t64x16),
+            17..=32 if narrow => (params::T64X16_HALF, self.t64x16_half),
+            17..=32 => (params::T64X32, self.t64x32),
+            33..=64 if narrow => (params::T64X32_HALF, self.t64x32_half),
+            33..=64 => (params::T64X64, self.t64x64),
+            _ => return None,
+        })
+    }
+}
+
+/// Launches a kernel for results with few rows, and returns `true`. If no kernel supports the call, the
+/// function returns `false` without a launch. If `skip` is not 0, it decreases `skip` by 1 and returns
+/// `false`.
 pub(crate) fn launch_few_rows<L: Copy>(
     device: &Device,
     a: &Product,
-    kernels: &[(GemmTile, L)],
+    kernels: &FewRows<L>,
     skip: &mut usize,
     stream: Stream,
     launch: impl FnOnce(L, LaunchSite, [TensorMap; 3], GemmParams) -> Result<()>,
 ) -> Result<bool> {
-    let Some((tile, kernel)) = kernels.iter().find(|(tile, _)| a.y.rows <= tile.cluster_size()[1]) else {
-        return Ok(false);
-    };
+    let Some((tile, kernel)) = kernels.choose(a) else { return Ok(false) };
     if !is_supported(device, a)? {
         return Ok(false);
     }
@@ -122,8 +190,8 @@ pub(crate) fn launch_few_rows<L: Copy>(
         map(device, &a.x, [DEPTH, x_rows])?,
         map(device, &a.y, [SLICE, tile.columns])?,
     ];
-    let (site, params) = site(device, a, tile, order, stream)?;
-    launch(*kernel, site, maps, params)?;
+    let (site, params) = site(device, a, &tile, order, stream)?;
+    launch(kernel, site, maps, params)?;
     Ok(true)
 }
 
@@ -154,6 +222,12 @@ fn site(
     let site = LaunchSite::new(device, a.y.dtype, block_shape(blocks, tile.threads()), stream)?;
     let depth_tiles = a.x.columns.div_ceil(DEPTH);
     Ok((site, GemmParams { bias: a.bias, columns: a.y.columns, depth_tiles, order }))
+}
+
+/// Makes the tensor map of a matrix with the rows and columns of the result. One TMA copy moves a staging
+/// buffer of a warp.
+pub(crate) fn result_map(device: &Device, matrix: &Matrix) -> Result<TensorMap> {
+    map(device, matrix, [SLICE, WARP_ROWS])
 }
 
 /// Makes the tensor map of a matrix. `part` has the number of columns and rows that one TMA copy moves.

@@ -68,6 +68,12 @@ pub(crate) struct NormLaunch {
     pub staged_vec4: u32,
 }
 
+impl NormLaunch {
+    /// A launch that computes each element of a row by itself. It has no norm, and stages no rows.
+    pub const ELEMENTWISE: Self =
+        Self { eps: 0.0, form: OperandForm::ANY, round_each: false, staged_vec4: 0 };
+}
+
 /// How a kernel reads its rows, and where the kernel keeps a row between two passes. Each kernel is compiled
 /// for one type that implements the trait [`Access`](cuda_std::vec4::Access). This enum has one variant for
 /// each of these types.

@@ -8,7 +8,7 @@ use cuda_std::vec4::Access;
 use super::operand::{Modulation, Operand, OperandRow, zip};
 use super::operand_forms::Dense;
 use super::reduce::stats::Stats;
-use super::reduce::warp::{LayerNorm, MeanSquare, Moments};
+use super::reduce::warp::{FusedMeanSquare, LayerNorm, MeanSquare, Moments};
 
 /// Weight and bias of a norm: a kernel argument.
 #[repr(C)]
@@ -18,6 +18,21 @@ pub struct Affine {
     pub weight: Operand,
     /// Value added after the multiplication.
     pub bias: Operand,
+}
+
+impl Affine {
+    /// Returns weight and bias.
+    pub const fn operands(&self) -> [&Operand; 2] {
+        [&self.weight, &self.bias]
+    }
+}
+
+impl ScaleShift {
+    /// Returns the values and tables of scale and shift.
+    pub const fn operands(&self) -> [&Operand; 4] {
+        let Self { scale, shift } = self;
+        [&scale.value, &scale.table, &shift.value, &shift.table]
+    }
 }
 
 /// Scale and shift: a kernel argument.
@@ -115,8 +130,25 @@ impl Norm for MeanSquare {
     }
 }
 
-/// A loader for weight and bias, with three implementations. [`AffineRow`] tests their dtypes at run time.
-/// [`DenseAffine`] fixes the dtypes at compile time. The type `()` is for norms without weight and bias.
+impl Norm for FusedMeanSquare {
+    #[inline(always)]
+    fn apply(stats: Stats, x: [f32; 4], weight: Option<[f32; 4]>, bias: Option<[f32; 4]>) -> [f32; 4] {
+        MeanSquare::apply(stats, x, weight, bias)
+    }
+    /// This method rounds once, as `torch.nn.RMSNorm` does.
+    #[inline(always)]
+    fn rounded<T: Elem>(
+        stats: Stats,
+        x: [f32; 4],
+        weight: Option<[f32; 4]>,
+        bias: Option<[f32; 4]>,
+    ) -> Vec4<T> {
+        Vec4::from_lanes(Self::apply(stats, x, weight, bias))
+    }
+}
+
+/// A loader for weight and bias. [`AffineRow`] tests their dtypes at run time. [`DenseAffine`] fixes the
+/// dtypes at compile time. The type `()` is for norms without weight and bias.
 pub(crate) trait Parameters: Copy {
     /// `true` if the dtypes are compile-time constants. In this case, no branch separates the loads of
     /// several vec4s (four elements each), so these loads are in flight together.

@@ -26,6 +26,7 @@ pub(crate) mod broadcast_elements;
 pub mod gated_residual;
 pub(crate) mod io;
 pub(crate) mod known_form;
+pub mod mixed;
 pub(crate) mod modulation;
 pub mod operand;
 pub(crate) mod operand_forms;

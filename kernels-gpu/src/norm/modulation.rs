@@ -28,7 +28,8 @@ pub(crate) struct Modulate<T, N, F, P, R, const OUTPUTS: usize, A> {
 impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, const OUTPUTS: usize, A: Access>
     Modulate<T, N, F, P, R, OUTPUTS, A>
 {
-    /// Returns the operands for the thread's `columns` of row `at`.
+    /// Returns the operands for the thread's `columns` of row `at`. Scales and shifts have the index
+    /// `by_row`.
     ///
     /// # Safety
     /// The requirements of [`ModulationSource::of`] apply to scales and shifts. The requirements of
@@ -37,7 +38,7 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
     pub unsafe fn of(
         affine: &Affine,
         outputs: [Modulated; OUTPUTS],
-        (at, columns): (RowIndex, Vec4Columns),
+        ([at, by_row], columns): ([RowIndex; 2], Vec4Columns),
         round_each: R,
     ) -> Self {
         // SAFETY: the loader `P` requires a weight and a bias with the dtypes that it expects. The caller
@@ -47,8 +48,8 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
         // passes such operands. The caller also guarantees that row `at` of each output `y` is writable.
         let outputs = outputs.map(|Modulated { by, y }| unsafe {
             (
-                F::of(&by.scale, at, columns).assume_present(),
-                F::of(&by.shift, at, columns),
+                F::of(&by.scale, by_row, columns).assume_present(),
+                F::of(&by.shift, by_row, columns),
                 Vec4RowMut::<T, A>::of(&y, at, columns),
             )
         });
@@ -111,7 +112,8 @@ pub(crate) struct ModulatedNorm<N, S, const OUTPUTS: usize> {
 }
 
 impl<N: Norm, S, const OUTPUTS: usize> ModulatedNorm<N, S, OUTPUTS> {
-    /// Runs both passes over `row`: reduces the row, then writes the outputs.
+    /// Runs both passes over `row`: reduces the row, then writes the outputs. Scales and shifts have the row
+    /// index `row.at`.
     ///
     /// # Safety
     /// The requirements of [`Modulate::of`] apply.
@@ -123,7 +125,24 @@ impl<N: Norm, S, const OUTPUTS: usize> ModulatedNorm<N, S, OUTPUTS> {
     ) where
         S: Source<T, A>,
     {
-        let at = (row.at, row.columns);
+        // SAFETY: the requirements of `run_by` are those of this function.
+        unsafe { self.run_by::<T, F, P, R, A>(row, row.at, rounds) }
+    }
+
+    /// Does the same as [`ModulatedNorm::run`], with the row index `by_row` for scales and shifts.
+    ///
+    /// # Safety
+    /// The requirements of [`Modulate::of`] apply.
+    #[inline(always)]
+    pub unsafe fn run_by<T: Elem, F: ModulationSource<T>, P: Parameters, R: RoundEach, A: Access>(
+        self,
+        row: &RowContext<T, A>,
+        by_row: RowIndex,
+        rounds: R,
+    ) where
+        S: Source<T, A>,
+    {
+        let at = ([row.at, by_row], row.columns);
         // SAFETY: the loaders `F` and `P` require operands with the dtypes that they expect. The caller
         // passes such operands. Each output `y` has a writable row `row.at`.
         let sink =

@@ -5,6 +5,9 @@
 //! `scale` and `shift` each have one row for the whole tensor, one row per batch, or one row per token. Each
 //! of them may be a sum `table + value`, such as `scale_shift_table + temb` in diffusers models.
 //!
+//! `layer`, `rms` and `fused_rms` in the name of a kernel say which norm it computes. `fused_rms` has the
+//! roundings and the order of summation of `torch.nn.RMSNorm`, and `rms` those of diffusers' `RMSNorm`.
+//!
 //! The suffixes of kernel names have these meanings:
 //!
 //! - `_any` takes any layout.
@@ -12,6 +15,8 @@
 //!   from a copy of the row in shared memory.
 //! - `_warp<n>` keeps a row of `n` tiles in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
+//! - `_mixed` takes operands of any dtypes, with one column, or chosen by an index: see
+//!   [`norm::mixed`](crate::norm::mixed).
 //! - `_same`, `_f32`, `_tabled` and `_affine` are each compiled for one combination of operand dtypes: see
 //!   [`OperandForm`](crate::norm::params::OperandForm).
 use core::marker::PhantomData;
@@ -23,10 +28,11 @@ use cuda_std::vec4::{
 
 use crate::norm::affine::{Affine, Modulated, Norm, Parameters};
 use crate::norm::known_form::{Formed, RoundEach, in_form};
+use crate::norm::mixed::{Mixed, MixedAffine, MixedModulationRow};
 use crate::norm::modulation::ModulatedNorm;
 use crate::norm::operand_forms::ModulationSource;
 use crate::norm::params::{F32, KnownForm, NormParams, RowAccess, Same, Tabled, WithAffine};
-use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
+use crate::norm::reduce::warp::{FusedMeanSquare, LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
 /// Reduces a row and writes `norm(x) * (1 + scale) + shift`. This code is compiled once for each form, which
@@ -149,6 +155,43 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
     unsafe { ada_norm::<T, N, OUTPUTS, WholeTiles>(x, affine, outputs, p) }
 }
 
+/// # Safety
+/// The requirements of [`ada_norm`] apply, except that the operands may have any dtypes, which their fields
+/// `kind` state. If `mixed.index` is not null, it has an integer for each row, and scale and shift have
+/// `mixed.index_rows` rows. All operands allow the access type that `p.access` specifies.
+#[inline(always)]
+unsafe fn mixed<T: Elem, N: Norm>(x: Rows, affine: Affine, y: Modulated, mixed: Mixed, p: NormParams) {
+    thread::launch_bounds::<128, 4>();
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands.
+    unsafe {
+        match p.access {
+            RowAccess::VECTORIZED => mixed_of::<T, N, Vectorized>(x, affine, y, mixed, p),
+            _ => mixed_of::<T, N, Scalar>(x, affine, y, mixed, p),
+        }
+    }
+}
+
+/// # Safety
+/// The requirements of [`mixed`] apply.
+#[inline(always)]
+unsafe fn mixed_of<T: Elem, N: Norm, A: Access>(
+    x: Rows,
+    affine: Affine,
+    y: Modulated,
+    mixed: Mixed,
+    p: NormParams,
+) {
+    let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
+    // SAFETY: the kernel accesses only its operands. The host checked their shapes and alignment, and the
+    // fields `kind` state their dtypes. No other warp writes row `row.at` of the output.
+    unsafe {
+        let source = Vec4Row::<T, A>::of(&x, row.at, row.columns);
+        let normed = ModulatedNorm::<N, _, 1> { source, affine, outputs: [y], norm: PhantomData };
+        let by_row = mixed.row_of(row.at);
+        normed.run_by::<T, MixedModulationRow<A>, MixedAffine<A>, _, A>(&row, by_row, p.round_each != 0);
+    }
+}
+
 /// Minimum number of blocks (128 threads each) per SM, for `_smem1` kernels of 16-bit types with one output.
 /// With 5 blocks, a thread can use 96 registers, which is enough for these kernels. There is one exception:
 /// the LayerNorm kernels for sm_80 need 97 registers, so their minimum is 4 blocks.
@@ -162,11 +205,26 @@ entry! {
     ada_norm_rms_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => any_layout::<T, MeanSquare, 1>(x, affine, [y], p);
     @shared(|block| p.staged_bytes::<T>(1) * block[1])
+    ada_norm_fused_rms_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
+        => any_layout::<T, FusedMeanSquare, 1>(x, affine, [y], p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
     ada_norm_pair_layer_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: NormParams)
         => any_layout::<T, LayerNorm, 2>(x, affine, [y, y2], p);
     @shared(|block| p.staged_bytes::<T>(1) * block[1])
     ada_norm_pair_rms_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: NormParams)
         => any_layout::<T, MeanSquare, 2>(x, affine, [y, y2], p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
+    ada_norm_pair_fused_rms_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: NormParams)
+        => any_layout::<T, FusedMeanSquare, 2>(x, affine, [y, y2], p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
+    ada_norm_layer_mixed_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, operands: Mixed, p: NormParams)
+        => mixed::<T, LayerNorm>(x, affine, y, operands, p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
+    ada_norm_rms_mixed_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, operands: Mixed, p: NormParams)
+        => mixed::<T, MeanSquare>(x, affine, y, operands, p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
+    ada_norm_fused_rms_mixed_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, operands: Mixed, p: NormParams)
+        => mixed::<T, FusedMeanSquare>(x, affine, y, operands, p);
     @shared(|block| p.staged_bytes::<T>(1) * block[1])
     ada_norm_layer_smem1<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => whole::<T, LayerNorm, 1, 4, BLOCKS>(x, affine, [y], p),
@@ -175,6 +233,10 @@ entry! {
     ada_norm_rms_smem1<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => whole::<T, MeanSquare, 1, BLOCKS, BLOCKS>(x, affine, [y], p),
             [f32] => whole::<T, MeanSquare, 1, 4, 4>(x, affine, [y], p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
+    ada_norm_fused_rms_smem1<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
+        => whole::<T, FusedMeanSquare, 1, BLOCKS, BLOCKS>(x, affine, [y], p),
+            [f32] => whole::<T, FusedMeanSquare, 1, 4, 4>(x, affine, [y], p);
     ada_norm_layer_same_warp12<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => in_registers::<T, LayerNorm, WarpRegisters<12>, Same, 12>(x, affine, y, p),
             [f32] => in_registers::<T, LayerNorm, WarpRegisters<12>, Same, 6>(x, affine, y, p);

@@ -9,9 +9,14 @@
 //! `loss[r]`. The kernel `cross_entropy_softcap` replaces each logit `x` by `cap * tanh(x / cap)` when it
 //! reads it. z-loss with the factor `z` adds `z * lse[r]^2` to the result. A row with an ignored target has
 //! loss 0. A row whose target is not a class has loss NaN.
+//!
+//! The kernels with `weight` in their name have one weight `w[c]` per class. With `t = target[r]`, the result
+//! is `w[t] * ((1 - s) * loss[r] + z * lse[r]^2) + s * mean_c(w[c] * (lse[r] - x[r, c]))`.
 use cuda_std::mem::store_u32;
 use cuda_std::prelude::*;
 
+use crate::rms::weight::Weight;
+use crate::softmax::class_weights::{ClassWeights, Equal, Weighting};
 use crate::softmax::online::{ExpSum, ln, logits};
 use crate::softmax::softcap::Softcap;
 use crate::softmax::target::{Class, CrossEntropyParams, Targets};
@@ -26,25 +31,6 @@ pub struct Losses {
     pub lse: *mut u8,
 }
 
-/// The factor by which each term of the sum of logits is scaled. Even the sum of 2^32 logits with the largest
-/// f32 value then does not overflow. Label smoothing computes the mean of the logits from this sum. The
-/// factor is a power of two, so it changes only exponents and adds no rounding error.
-const SCALE: f32 = 1.0 / (1_u64 << 32) as f32;
-
-/// Returns the sum of the elements of `lanes`, times `SCALE`. The additions form a balanced tree.
-#[inline(always)]
-fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
-    let half = L::LEN as usize / 2;
-    let mut sums =
-        L::from_fn(|i| if i < half { fma(lanes.get(i), SCALE, lanes.get(i + half) * SCALE) } else { 0.0 });
-    let mut width = half / 2;
-    while width > 0 {
-        sums = L::from_fn(|i| if i < width { sums.get(i) + sums.get(i + width) } else { 0.0 });
-        width /= 2;
-    }
-    sums.get(0)
-}
-
 /// Computes the loss of the calling team's row. A team is the set of threads that share a row. The row is
 /// read in steps of `STEP` tiles, and a tile is one 16-byte pack per thread. The loads of a step are in
 /// flight together.
@@ -54,12 +40,19 @@ fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
 /// element per row. If `VECTOR` is true, `x` allows 16-byte accesses (`Rows::is_vector`). `loss` and `lse`
 /// overlap no other operand.
 #[inline(always)]
-unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CAPPED: bool>(
+unsafe fn cross_entropy<
+    T: Elem,
+    W: Weighting<T>,
+    const STEP: usize,
+    const VECTOR: bool,
+    const CAPPED: bool,
+>(
     x: Rows,
     targets: Targets,
     losses: Losses,
     p: CrossEntropyParams,
     softcap: Softcap,
+    weights: W,
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
@@ -70,7 +63,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
     // row exists, because `writes` is true only if `team.row < p.rows`.
     let target = if writes { unsafe { targets.load(team.row) } } else { targets.ignore_index };
     let smoothed = p.label_smoothing != 0.0;
-    let (mut partial, mut scaled_sum) = (ExpSum::EMPTY, 0.0);
+    let (mut partial, mut sums) = (ExpSum::EMPTY, W::NONE);
     for step in 0..x.tiles().div_ceil(STEP as u32) {
         let first = step * STEP as u32;
         let packs = logits::<T, STEP, VECTOR>(x, first);
@@ -81,7 +74,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
             // `x.load` returns 0 past the end of the row.
             for i in 0..STEP {
                 let lanes = x.load(first + i as u32, Load::ReadOnly).lanes();
-                scaled_sum += sum_scaled(lanes.map(|x| softcap.value::<CAPPED>(x)));
+                sums = weights.add(sums, first + i as u32, lanes.map(|x| softcap.value::<CAPPED>(x)));
             }
         }
     }
@@ -96,7 +89,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
     let ExpSum { max, sum } = partial.reduce::<T>(team);
     if smoothed {
         block::sync();
-        scaled_sum = team.sum(scaled_sum, &mut SharedMemory::of_launch());
+        sums = W::reduce(team, sums);
     }
     if !writes {
         return;
@@ -104,17 +97,15 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool, const CA
 
     let log_sum = ln(sum);
     let lse = max + log_sum;
-    // The loss is `lse - hit`, where `hit` is the logit of the target. With large logits, the rounding error
-    // of `lse` can exceed the loss. The code therefore subtracts the largest logit from `hit`, and the result
-    // from `log_sum`.
-    let mut loss = log_sum - (hit - max);
+    // The loss is `lse - hit`, where `hit` is the logit of the target. Do not compute this difference
+    // directly: with large logits, the rounding error of `lse` can exceed the loss.
+    let mut loss = weights.of_target(class, log_sum - (hit - max));
     if smoothed {
-        let mean = scaled_sum * (1.0 / p.cols as f32) * (1.0 / SCALE);
-        let others = log_sum - (mean - max);
+        let others = W::mean(sums, p.cols, log_sum, max);
         loss = (1.0 - p.label_smoothing) * loss + p.label_smoothing * others;
     }
     if p.z_loss != 0.0 {
-        loss += p.z_loss * lse * lse;
+        loss += weights.of_target(class, p.z_loss * lse * lse);
     }
     if class == Class::Ignored {
         loss = 0.0;
@@ -147,9 +138,36 @@ unsafe fn any_layout<T: Elem, const STEP: usize, const CAPPED: bool, const MIN_B
     // alignment. The host sets `p.vector` only if `x` allows 16-byte accesses.
     unsafe {
         if p.vector != 0 {
-            cross_entropy::<T, STEP, true, CAPPED>(x, targets, losses, p, softcap)
+            cross_entropy::<T, _, STEP, true, CAPPED>(x, targets, losses, p, softcap, Equal)
         } else {
-            cross_entropy::<T, 1, false, CAPPED>(x, targets, losses, p, softcap)
+            cross_entropy::<T, _, 1, false, CAPPED>(x, targets, losses, p, softcap, Equal)
+        }
+    }
+}
+
+/// # Safety
+/// The requirements of [`any_layout`] apply. `weight` has `p.cols` elements of the type in `weight.kind`. If
+/// `p.vector` is 1, they are aligned to 16 bytes.
+#[inline(always)]
+unsafe fn weighted<T: Elem, const CAPPED: bool>(
+    x: Rows,
+    targets: Targets,
+    losses: Losses,
+    p: CrossEntropyParams,
+    softcap: Softcap,
+    weight: Weight,
+) {
+    thread::launch_bounds::<512, 1>();
+    let team = Team::of_block();
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands. The host sets `p.vector`
+    // only if `x` and `weight` allow 16-byte accesses.
+    unsafe {
+        if p.vector != 0 {
+            let weights = ClassWeights::<T, true>::of(weight, team, p.cols);
+            cross_entropy::<T, _, 2, true, CAPPED>(x, targets, losses, p, softcap, weights)
+        } else {
+            let weights = ClassWeights::<T, false>::of(weight, team, p.cols);
+            cross_entropy::<T, _, 1, false, CAPPED>(x, targets, losses, p, softcap, weights)
         }
     }
 }
@@ -161,5 +179,13 @@ entry! {
     @shared(|block| Team::shared_bytes(block))
     cross_entropy_softcap_any<T: [f32, f16, bf16]>
         (x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams, softcap: Softcap)
-        => any_layout::<T, 2, true, 1>(x, targets, losses, p, softcap)
+        => any_layout::<T, 2, true, 1>(x, targets, losses, p, softcap);
+    @shared(|block| Team::shared_bytes(block))
+    cross_entropy_weight_any<T: [f32, f16, bf16]>
+        (x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams, weight: Weight)
+        => weighted::<T, false>(x, targets, losses, p, Softcap::NONE, weight);
+    @shared(|block| Team::shared_bytes(block))
+    cross_entropy_weight_softcap_any<T: [f32, f16, bf16]>
+        (x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams, softcap: Softcap, weight: Weight)
+        => weighted::<T, true>(x, targets, losses, p, softcap, weight)
 }

@@ -7,12 +7,18 @@
 //!
 //! With label smoothing `s`, `(1 - s) * [c == target[r]] + s / cols` replaces `[c == target[r]]`. With the
 //! factor `z` of z-loss, the exponential is multiplied by `1 + 2 * z * lse[r]`. The gradient of a row with an
-//! ignored target is 0. With a softcap, `cap * tanh(x / cap)` replaces `x` in the formula. The gradient is
-//! also multiplied by the derivative of this expression. The gradient of a row whose target is not a class is
-//! NaN.
+//! ignored target is 0. With a softcap, the formula takes `cap * tanh(x / cap)` in place of `x`, and the
+//! gradient is multiplied by the derivative of this expression. The gradient of a row whose target is not a
+//! class is NaN.
+//!
+//! The kernels with `weight` in their name have one weight `w[c]` per class. With `t = target[r]` and
+//! `p[c] = exp(x[r, c] - lse[r])`, the gradient is `dloss[r]` times
+//! `w[t] * ((1 - s) * (p[c] - [c == t]) + 2 * z * lse[r] * p[c]) + s * (mean(w) * p[c] - w[c] / cols)`.
 use cuda_std::mem::load_u32;
 use cuda_std::prelude::*;
 
+use crate::rms::weight::Weight;
+use crate::softmax::class_weights::ClassWeights;
 use crate::softmax::online::{exp, logits};
 use crate::softmax::softcap::Softcap;
 use crate::softmax::target::{Class, CrossEntropyParams, Targets};
@@ -28,8 +34,9 @@ pub struct Gradients {
     pub dloss: *const u8,
 }
 
-/// Coefficients of a row's gradient, which is `exp(x - lse) * scale - shift`. In the column of the target,
-/// `hot` is also subtracted.
+/// Coefficients of a row's gradient, which is `exp(x - lse) * scale - shift`. With weights of the classes,
+/// `shift` is also multiplied by the weight of the column. In the column of the target, `hot` is also
+/// subtracted.
 #[derive(Clone, Copy)]
 struct RowGradient {
     lse: f32,
@@ -64,24 +71,34 @@ impl RowGradient {
         }
     }
 
-    /// Returns the gradient of a logit outside the target's column.
+    /// Returns the coefficients for a target whose class has the weight `of_target`. `mean` is the mean of
+    /// the weights of all classes.
     #[inline(always)]
-    fn apply<T: Elem, const CAPPED: bool>(&self, x: f32, softcap: Softcap) -> f32 {
-        if !CAPPED {
-            return fma(exp::<T>(x - self.lse), self.scale, -self.shift);
-        }
-        let [x, slope] = softcap.value_and_slope(x);
-        fma(exp::<T>(x - self.lse), self.scale, -self.shift) * slope
+    fn weighted(self, [of_target, mean]: [f32; 2], dloss: f32, p: CrossEntropyParams) -> Self {
+        let z_term = 2.0 * p.z_loss * self.lse;
+        let scale = of_target * (1.0 - p.label_smoothing + z_term) + p.label_smoothing * mean;
+        Self { scale: dloss * scale, hot: self.hot * of_target, ..self }
     }
 
-    /// Returns the gradient of the logit in the target's column.
+    /// Returns the gradient of a logit outside the target's column. `weight` is the weight of this column, or
+    /// 1.
     #[inline(always)]
-    fn of_target<T: Elem, const CAPPED: bool>(&self, x: f32, softcap: Softcap) -> f32 {
+    fn apply<T: Elem, const CAPPED: bool>(&self, x: f32, weight: f32, softcap: Softcap) -> f32 {
         if !CAPPED {
-            return self.apply::<T, false>(x, softcap) - self.hot;
+            return fma(exp::<T>(x - self.lse), self.scale, -(self.shift * weight));
         }
         let [x, slope] = softcap.value_and_slope(x);
-        (fma(exp::<T>(x - self.lse), self.scale, -self.shift) - self.hot) * slope
+        fma(exp::<T>(x - self.lse), self.scale, -(self.shift * weight)) * slope
+    }
+
+    /// Returns the gradient of the logit in the target's column, which has the weight `weight`, or 1.
+    #[inline(always)]
+    fn of_target<T: Elem, const CAPPED: bool>(&self, x: f32, weight: f32, softcap: Softcap) -> f32 {
+        if !CAPPED {
+            return self.apply::<T, false>(x, weight, softcap) - self.hot;
+        }
+        let [x, slope] = softcap.value_and_slope(x);
+        (fma(exp::<T>(x - self.lse), self.scale, -(self.shift * weight)) - self.hot) * slope
     }
 }
 
@@ -89,20 +106,31 @@ impl RowGradient {
 /// read in steps of `STEP` tiles, and a tile is one 16-byte pack per thread. The loads of a step are in
 /// flight together.
 ///
-/// # Safety
-/// The host checked that `x` and `dx` hold `p.rows` rows of `p.cols` elements. Targets, `lse` and `dloss`
-/// have one element per row. If `VECTOR` is true, `x` and `dx` allow 16-byte accesses (`Rows::is_vector`).
+/// # Safety The host checked that `x` and `dx` hold `p.rows` rows of `p.cols` elements. Targets, `lse` and
+/// `dloss` have one element per row. `weight` is absent, or has `p.cols` elements of the type in
+/// `weight.kind`. If `VECTOR` is true, `x`, `dx` and `weight` allow 16-byte accesses (`Rows::is_vector`).
 /// `dx` overlaps no other operand.
 #[inline(always)]
-unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool, const CAPPED: bool>(
+unsafe fn cross_entropy_backward<
+    T: Elem,
+    const STEP: usize,
+    const VECTOR: bool,
+    const CAPPED: bool,
+    const WEIGHTED: bool,
+>(
     x: Rows,
     targets: Targets,
     from: Gradients,
     dx: Rows,
     p: CrossEntropyParams,
     softcap: Softcap,
+    weight: Weight,
 ) {
     let team = Team::of_block();
+    // SAFETY: the host checked the weights of the classes.
+    let weights = unsafe { ClassWeights::<T, VECTOR>::of(weight, team, p.cols) };
+    // The mean of the weights is a block reduction, so also threads without a row compute it.
+    let mean_weight = if WEIGHTED && p.label_smoothing != 0.0 { weights.mean(team, p.cols) } else { 0.0 };
     if team.row >= p.rows {
         return;
     }
@@ -125,15 +153,24 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool,
         }
         return;
     }
-    let row = RowGradient::of(row_values, class, p);
+    let mut row = RowGradient::of(row_values, class, p);
+    if WEIGHTED && let Class::Column(column) = class {
+        row = row.weighted([weights.get(column), mean_weight], row_values[1], p);
+    }
     for step in 0..x.tiles().div_ceil(STEP as u32) {
         let first = step * STEP as u32;
         if step > 0 {
             packs = logits::<T, STEP, VECTOR>(x, first);
         }
         for i in 0..STEP {
-            let gradient = Pack::from_lanes(packs[i].lanes().map(|x| row.apply::<T, CAPPED>(x, softcap)));
-            dx.store(first + i as u32, gradient, Store::Default);
+            let lanes = packs[i].lanes();
+            let gradient = if WEIGHTED {
+                let weights = weights.lanes(first + i as u32);
+                lanes.zip(weights, |x, weight| row.apply::<T, CAPPED>(x, weight, softcap))
+            } else {
+                lanes.map(|x| row.apply::<T, CAPPED>(x, 1.0, softcap))
+            };
+            dx.store(first + i as u32, Pack::from_lanes(gradient), Store::Default);
         }
     }
     // In the column of the target, the gradient has a different formula. The thread that wrote this column
@@ -142,7 +179,8 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool,
         && dx.owns(column)
         && let Some(hit) = x.get(column, Load::ReadOnly)
     {
-        dx.set(column, row.of_target::<T, CAPPED>(hit, softcap), Store::Default);
+        let weight = if WEIGHTED { weights.get(column) } else { 1.0 };
+        dx.set(column, row.of_target::<T, CAPPED>(hit, weight, softcap), Store::Default);
     }
 }
 
@@ -150,22 +188,31 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool,
 /// The requirements of [`cross_entropy_backward`] apply. If `p.vector` is 1, the rows allow 16-byte accesses
 /// (`Rows::is_vector`).
 #[inline(always)]
-unsafe fn any_layout<T: Elem, const CAPPED: bool>(
+unsafe fn any_layout<
+    T: Elem,
+    const STEP: usize,
+    const CAPPED: bool,
+    const WEIGHTED: bool,
+    const MIN_BLOCKS: u32,
+>(
     x: Rows,
     targets: Targets,
     from: Gradients,
     dx: Rows,
     p: CrossEntropyParams,
     softcap: Softcap,
+    weight: Weight,
 ) {
-    thread::launch_bounds::<512, 2>();
+    thread::launch_bounds::<512, MIN_BLOCKS>();
     // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
-    // alignment. The host sets `p.vector` only if `x` and `dx` allow 16-byte accesses.
+    // alignment. The host sets `p.vector` only if `x`, `dx` and `weight` allow 16-byte accesses.
     unsafe {
         if p.vector != 0 {
-            cross_entropy_backward::<T, 4, true, CAPPED>(x, targets, from, dx, p, softcap)
+            cross_entropy_backward::<T, STEP, true, CAPPED, WEIGHTED>(
+                x, targets, from, dx, p, softcap, weight,
+            )
         } else {
-            cross_entropy_backward::<T, 1, false, CAPPED>(x, targets, from, dx, p, softcap)
+            cross_entropy_backward::<T, 1, false, CAPPED, WEIGHTED>(x, targets, from, dx, p, softcap, weight)
         }
     }
 }
@@ -173,9 +220,17 @@ unsafe fn any_layout<T: Elem, const CAPPED: bool>(
 entry! {
     @shared(|block| Team::shared_bytes(block))
     cross_entropy_backward_any<T: [f32, f16, bf16]>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams)
-        => any_layout::<T, false>(x, targets, from, dx, p, Softcap::NONE);
+        => any_layout::<T, 4, false, false, 2>(x, targets, from, dx, p, Softcap::NONE, Weight::ABSENT);
     @shared(|block| Team::shared_bytes(block))
     cross_entropy_backward_softcap_any<T: [f32, f16, bf16]>
         (x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams, softcap: Softcap)
-        => any_layout::<T, true>(x, targets, from, dx, p, softcap)
+        => any_layout::<T, 4, true, false, 2>(x, targets, from, dx, p, softcap, Weight::ABSENT);
+    @shared(|block| Team::shared_bytes(block))
+    cross_entropy_backward_weight_any<T: [f32, f16, bf16]>
+        (x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams, weight: Weight)
+        => any_layout::<T, 2, false, true, 2>(x, targets, from, dx, p, Softcap::NONE, weight);
+    @shared(|block| Team::shared_bytes(block))
+    cross_entropy_backward_weight_softcap_any<T: [f32, f16, bf16]>
+        (x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams, softcap: Softcap, weight: Weight)
+        => any_layout::<T, 2, true, true, 1>(x, targets, from, dx, p, softcap, weight)
 }

@@ -2,6 +2,9 @@
 //! diffusion transformer, one transformer block ends with this sum, and the next transformer block starts
 //! with this norm. The norm is a LayerNorm or an RMSNorm. Its input is the rounded sum.
 //!
+//! `layer`, `rms` and `fused_rms` in the name of a kernel say which norm it computes, as for
+//! [`ada_norm`](super::ada_norm).
+//!
 //! The suffixes of kernel names have these meanings:
 //!
 //! - `_any` takes any layout.
@@ -11,6 +14,8 @@
 //!   and then compute `normed` from a copy of the row in shared memory.
 //! - `_warp<n>` keeps a row of `n` tiles in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
+//! - `_mixed` takes operands of any dtypes, with one column, or chosen by an index: see
+//!   [`norm::mixed`](crate::norm::mixed).
 //! - `_same`, `_f32` and `_tabled` are each compiled for one combination of operand dtypes: see
 //!   [`OperandForm`](crate::norm::params::OperandForm).
 use core::marker::PhantomData;
@@ -23,10 +28,11 @@ use cuda_std::vec4::{
 use crate::norm::affine::{Affine, Modulated, Norm, Parameters};
 use crate::norm::gated_residual::{GatedResidualArg, GatedRow};
 use crate::norm::known_form::{Formed, RoundEach, in_form};
+use crate::norm::mixed::{Mixed, MixedAffine, MixedGatedRow, MixedModulationRow};
 use crate::norm::modulation::ModulatedNorm;
 use crate::norm::operand_forms::ModulationSource;
 use crate::norm::params::{F32, KnownForm, NormParams, RowAccess, Same, Tabled};
-use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
+use crate::norm::reduce::warp::{FusedMeanSquare, LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
 /// Computes `sum = x + gate * y`, reduces this row, and writes `norm(sum) * (1 + scale) + shift`. This code
@@ -146,6 +152,51 @@ unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 
+/// # Safety
+/// The requirements of [`gated_residual_ada_norm`] apply, except that the operands may have any dtypes, which
+/// their fields `kind` and `operands.y` state. If `operands.index` is not null, it has an integer for each
+/// row, and gate, scale and shift have `operands.index_rows` rows. All operands allow the access type that
+/// `p.access` specifies.
+#[inline(always)]
+unsafe fn mixed<T: Elem, N: Norm>(
+    gated: GatedResidualArg,
+    affine: Affine,
+    normed: Modulated,
+    operands: Mixed,
+    p: NormParams,
+) {
+    // With four blocks per SM, ptxas spills registers.
+    thread::launch_bounds::<128, 3>();
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands.
+    unsafe {
+        match p.access {
+            RowAccess::VECTORIZED => mixed_of::<T, N, Vectorized>(gated, affine, normed, operands, p),
+            _ => mixed_of::<T, N, Scalar>(gated, affine, normed, operands, p),
+        }
+    }
+}
+
+/// # Safety
+/// The requirements of [`mixed`] apply.
+#[inline(always)]
+unsafe fn mixed_of<T: Elem, N: Norm, A: Access>(
+    gated: GatedResidualArg,
+    affine: Affine,
+    normed: Modulated,
+    operands: Mixed,
+    p: NormParams,
+) {
+    let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
+    // SAFETY: the kernel accesses only its operands. The host checked their shapes and alignment, and the
+    // kinds state their dtypes. No other warp writes row `row.at` of the outputs.
+    unsafe {
+        let source = MixedGatedRow::<T, A>::of(&gated, &row, &operands);
+        let both = ModulatedNorm::<N, _, 1> { source, affine, outputs: [normed], norm: PhantomData };
+        let by_row = operands.row_of(row.at);
+        both.run_by::<T, MixedModulationRow<A>, MixedAffine<A>, _, A>(&row, by_row, p.round_each != 0);
+    }
+}
+
 entry! {
     @shared(|block| p.staged_bytes::<T>(2) * block[1])
     gated_residual_ada_norm_layer_any<T: [f32, f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
@@ -154,6 +205,18 @@ entry! {
     gated_residual_ada_norm_rms_any<T: [f32, f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => any_layout::<T, MeanSquare>(gated, affine, normed, p);
     @shared(|block| p.staged_bytes::<T>(2) * block[1])
+    gated_residual_ada_norm_fused_rms_any<T: [f32, f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
+        => any_layout::<T, FusedMeanSquare>(gated, affine, normed, p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
+    gated_residual_ada_norm_layer_mixed_any<T: [f32, f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, operands: Mixed, p: NormParams)
+        => mixed::<T, LayerNorm>(gated, affine, normed, operands, p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
+    gated_residual_ada_norm_rms_mixed_any<T: [f32, f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, operands: Mixed, p: NormParams)
+        => mixed::<T, MeanSquare>(gated, affine, normed, operands, p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
+    gated_residual_ada_norm_fused_rms_mixed_any<T: [f32, f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, operands: Mixed, p: NormParams)
+        => mixed::<T, FusedMeanSquare>(gated, affine, normed, operands, p);
+    @shared(|block| p.staged_bytes::<T>(2) * block[1])
     gated_residual_ada_norm_layer_smem1<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => whole::<T, LayerNorm, WholeTiles, 5>(gated, affine, normed, p),
             [f32] => whole::<T, LayerNorm, WholeTiles, 4>(gated, affine, normed, p);
@@ -161,6 +224,10 @@ entry! {
     gated_residual_ada_norm_rms_smem1<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => whole::<T, MeanSquare, WholeTiles, 5>(gated, affine, normed, p),
             [f32] => whole::<T, MeanSquare, WholeTiles, 4>(gated, affine, normed, p);
+    @shared(|block| p.staged_bytes::<T>(2) * block[1])
+    gated_residual_ada_norm_fused_rms_smem1<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
+        => whole::<T, FusedMeanSquare, WholeTiles, 5>(gated, affine, normed, p),
+            [f32] => whole::<T, FusedMeanSquare, WholeTiles, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_warp12<T: [bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => in_registers::<T, LayerNorm, WarpRegisters<12>, 8>(gated, affine, normed, p),
             [f32, f16] => in_registers::<T, LayerNorm, WarpRegisters<12>, 4>(gated, affine, normed, p);
@@ -172,6 +239,10 @@ entry! {
     gated_residual_ada_norm_rms_smem4<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => whole::<T, MeanSquare, BlockTiles, 8>(gated, affine, normed, p),
             [f32] => whole::<T, MeanSquare, BlockTiles, 5>(gated, affine, normed, p);
+    @shared(|_block| NormParams::SCRATCH_BYTES + p.staged_bytes::<T>(2))
+    gated_residual_ada_norm_fused_rms_smem4<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
+        => whole::<T, FusedMeanSquare, BlockTiles, 8>(gated, affine, normed, p),
+            [f32] => whole::<T, FusedMeanSquare, BlockTiles, 5>(gated, affine, normed, p);
     @shared(|_block| NormParams::SCRATCH_BYTES)
     gated_residual_ada_norm_layer_same_block6<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => team::<T, LayerNorm, BlockRegisters<6>, Same, 8>(gated, affine, normed, p),

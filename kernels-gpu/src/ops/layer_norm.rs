@@ -7,6 +7,7 @@
 //! The suffixes of kernel names have these meanings:
 //!
 //! - `_any` takes any layout.
+//! - `_mixed` takes a weight and a bias of any dtypes.
 //! - `_warp<n>` keeps a row of `n` tiles of 128 columns in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
 use cuda_std::prelude::*;
@@ -18,6 +19,7 @@ use cuda_std::vec4::{
 use crate::layout::operand_kind::OperandKind;
 use crate::norm::affine::{Affine, AffineRow, DenseAffine, Norm, Parameters};
 use crate::norm::io::Sink;
+use crate::norm::mixed::MixedAffine;
 use crate::norm::params::{NormParams, OperandForm, RowAccess};
 use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::warp::LayerNorm;
@@ -124,8 +126,35 @@ unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
 }
 
 /// # Safety
-/// The requirements of [`layer_norm`] apply. The access type `A` (how a thread reads rows) fixes how many
-/// tiles (128 columns each) of a row stay in registers. A row has exactly this number of tiles.
+/// The requirements of [`layer_norm`] apply, except that weight and bias may have any dtypes, which their
+/// fields `kind` state. `p.access` specifies an access type that all operands allow.
+#[inline(always)]
+unsafe fn mixed<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
+    thread::launch_bounds::<128, 6>();
+    // SAFETY: the host checked the shapes, dtypes and alignment of the operands.
+    unsafe {
+        match p.access {
+            RowAccess::VECTORIZED => mixed_of::<T, Vectorized>(x, affine, y, p),
+            _ => mixed_of::<T, Scalar>(x, affine, y, p),
+        }
+    }
+}
+
+/// # Safety
+/// The requirements of [`mixed`] apply.
+#[inline(always)]
+unsafe fn mixed_of<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
+    let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
+    // SAFETY: the kernel accesses only its operands, and the host checked their shapes and alignment.
+    unsafe {
+        let x = Vec4Row::<T, A>::of(&x, row.at, row.columns);
+        run::<T, MixedAffine<A>, A>(&row, x, affine, y);
+    }
+}
+
+/// # Safety
+/// The requirements of [`layer_norm`] apply. The access type `A` fixes how many tiles (128 columns each) of a
+/// row stay in registers. A row has exactly this number of tiles.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -166,6 +195,9 @@ unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>
 entry! {
     @shared(|block| p.staged_bytes::<T>(1) * block[1])
     layer_norm_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams) => any_layout::<T>(x, affine, y, p);
+    @shared(|block| p.staged_bytes::<T>(1) * block[1])
+    layer_norm_mixed_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
+        => mixed::<T>(x, affine, y, p);
     layer_norm_warp5<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
         => in_registers::<T, WarpRegisters<5>, 20>(x, affine, y, p),
             [f32] => in_registers::<T, WarpRegisters<5>, 10>(x, affine, y, p);

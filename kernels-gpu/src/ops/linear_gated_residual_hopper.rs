@@ -2,32 +2,24 @@
 //!
 //! The kernels compute `x wᵀ + bias` with tile sizes and in the order of additions of the Hopper kernels of
 //! the op `linear`. The name of a kernel states the rows and columns of a tile.
-use cuda_std::entry;
+//! In kernels that start with 64, these are rows and columns of `yᵀ`: see the op `linear`.
 use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};
 
-#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
-use crate::gemm::epilogue::gated_residual::GatedResidual;
-use crate::gemm::epilogue::gated_residual::GatedResidualParams;
-#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
-use crate::gemm::hopper::kernel::gemm;
+use crate::gemm::epilogue::gated_residual::{GatedResidual, GatedResidualParams};
+use crate::gemm::hopper::entries::hopper_products;
 use crate::gemm::hopper::params::GemmParams;
-#[cfg(not(target_arch = "nvptx64"))]
-use crate::gemm::hopper::params::{T128X128, T128X192, T192X192, T256X128};
-#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
-use crate::gemm::hopper::shape::{Kernel128x128, Kernel128x192, Kernel192x192, Kernel256x128};
 
-entry! {
-    @shared(|_block| T128X128.shared_bytes())
-    @only(sm_90a) linear_gated_residual_hopper_128x128_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams, e: GatedResidualParams) =>
-        gemm::<Kernel128x128<T, GatedResidual<true>>>(&p, GatedResidual(e));
-    @shared(|_block| T128X192.shared_bytes())
-    @only(sm_90a) linear_gated_residual_hopper_128x192_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams, e: GatedResidualParams) =>
-        gemm::<Kernel128x192<T, GatedResidual<true>>>(&p, GatedResidual(e));
-    @shared(|_block| T192X192.shared_bytes())
-    @only(sm_90a) linear_gated_residual_hopper_192x192_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams, e: GatedResidualParams) =>
-        gemm::<Kernel192x192<T, GatedResidual<true>>>(&p, GatedResidual(e));
-    @shared(|_block| T256X128.shared_bytes())
-    @only(sm_90a) linear_gated_residual_hopper_256x128_smem<T: [f16, bf16]>(_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams, e: GatedResidualParams) =>
-        gemm::<Kernel256x128<T, GatedResidual<true>>>(&p, GatedResidual(e))
+hopper_products! {
+    (_x: TensorMap, _w: TensorMap, _y: TensorMap, _residual: TensorMap, p: GemmParams, e: GatedResidualParams) =>
+        GatedResidual<true>, (&p, GatedResidual(e));
+    linear_gated_residual_hopper_128x128_smem<T: [f16, bf16]>(Kernel128x128Operand);
+    linear_gated_residual_hopper_128x192_smem<T: [f16, bf16]>(Kernel128x192Operand);
+    linear_gated_residual_hopper_192x192_smem<T: [f16, bf16]>(Kernel192x192Operand);
+    linear_gated_residual_hopper_256x128_smem<T: [f16, bf16]>(Kernel256x128);
+    linear_gated_residual_hopper_64x16_smem<T: [f16, bf16]>(Kernel64x16);
+    linear_gated_residual_hopper_64x16_half_smem<T: [f16, bf16]>(Kernel64x16Half);
+    linear_gated_residual_hopper_64x32_half_smem<T: [f16, bf16]>(Kernel64x32Half);
+    linear_gated_residual_hopper_64x32_smem<T: [f16, bf16]>(Kernel64x32);
+    linear_gated_residual_hopper_64x64_smem<T: [f16, bf16]>(Kernel64x64)
 }

@@ -219,7 +219,13 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
 /// Computes the mean of squares of the row of `source`. Writes the normalized row, multiplied by `weight`, to
 /// `y`.
 #[inline(always)]
-fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>, S: WeightScale<T>>(
+pub(crate) fn scale<
+    T: Elem,
+    const IN_REGISTERS: usize,
+    const VECTOR: bool,
+    X: RowSource<T>,
+    S: WeightScale<T>,
+>(
     source: X,
     in_registers: [X::RegisterTile; IN_REGISTERS],
     weight: S,

@@ -16,6 +16,33 @@ pub struct Weight {
     pub kind: OperandKind,
 }
 
+impl Weight {
+    /// No weight.
+    pub const ABSENT: Self = Self { base: core::ptr::null(), kind: OperandKind::ABSENT };
+}
+
+/// Kernel argument: a weight or bias that may differ between heads.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HeadVectors {
+    /// Address and type of the vector of the first head.
+    pub first: Weight,
+    /// Number of heads, which have one vector of `cols` elements each. The head of a row is the remainder of
+    /// its index divided by this number. 1 means that all rows have the same vector.
+    pub heads: u32,
+}
+
+impl HeadVectors {
+    /// Returns the vector of row `row`. A vector has `cols` elements.
+    #[inline(always)]
+    pub(crate) fn of<T>(&self, row: u64, cols: u32) -> Weight {
+        let head = if self.heads > 1 { row % u64::from(self.heads) } else { 0 };
+        let size = if self.first.kind == OperandKind::SAME { size_of::<T>() } else { size_of::<f32>() };
+        let offset = head as usize * cols as usize * size;
+        Weight { base: self.first.base.wrapping_add(offset), ..self.first }
+    }
+}
+
 /// How a kernel multiplies a normalized value by the weight. This struct is part of a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +109,31 @@ impl<T: Elem, const VECTOR: bool> WeightScale<T> for AnyKind<T, VECTOR> {
             OperandKind::SAME => times::<T>(lanes, self.same.lanes(tile, Load::ReadOnly), how),
             _ => times::<T>(lanes, self.single.lanes(tile, Load::ReadOnly), how),
         }
+    }
+}
+
+/// A weight and a bias, each of which may be absent, of type `T`, or f32.
+#[derive(Clone, Copy)]
+pub(crate) struct WeightAndBias<T, const VECTOR: bool> {
+    pub weight: AnyKind<T, VECTOR>,
+    pub bias: AnyKind<T, VECTOR>,
+}
+
+impl<T: Elem, const VECTOR: bool> WeightScale<T> for WeightAndBias<T, VECTOR> {
+    type Fetched = ();
+    const EMPTY: () = ();
+    #[inline(always)]
+    fn fetch(&self, _: u32) {}
+    #[inline(always)]
+    fn apply(&self, tile: u32, (): (), lanes: T::F32Vec, how: Applied) -> T::F32Vec {
+        let lanes = self.weight.apply(tile, (), lanes, how);
+        let bias: T::F32Vec = match self.bias.kind {
+            OperandKind::ABSENT => return lanes,
+            OperandKind::SAME => self.bias.same.lanes(tile, Load::ReadOnly),
+            _ => self.bias.single.lanes(tile, Load::ReadOnly),
+        };
+        let lanes = if how.round_before != 0 { T::unpack(T::pack(lanes)) } else { lanes };
+        lanes.zip(bias, |x, bias| x + bias)
     }
 }
 

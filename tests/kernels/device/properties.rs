@@ -130,7 +130,7 @@ fn layer_norm_holds<T: Element>(case: &Case) {
 fn ada_norm_holds<T: Element>(case: &Case) {
     let (forms, [rows, cols]) = (modulations::forms(), case.shape);
     let (operands, params) =
-        (forms[case.seed as usize % forms.len()], ada_norm_case::PARAMS[(case.seed >> 32) as usize % 4]);
+        (forms[case.seed as usize % forms.len()], ada_norm_case::PARAMS[(case.seed >> 32) as usize % 6]);
     let shape = modulations::in_batches(rows, cols);
     ada_norm_case::check::<T>(&Device::cpu(), case.seed, shape, case.layouts, operands, params);
 }

@@ -8,7 +8,7 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
-use crate::support::cross_entropy_case::{KINDS, check, classes, expected, run};
+use crate::support::cross_entropy_case::{ClassWeights, KINDS, check, classes, expected, run};
 use crate::support::errors::says;
 use crate::support::test::Test;
 
@@ -53,8 +53,8 @@ fn large_logits(device: &Device) {
     let x = [10_000.0_f32, 9_998.0, 9_990.0, -1e4];
     let matrix = Matrix::upload(device, &x, [1, 4], Layout::dense(4));
     for target in 0..4 {
-        let [loss, _] = run(device, &matrix, &[target], CrossEntropy::default());
-        let [(right, allowed), _] = expected(&wide(&x), target, CrossEntropy::default());
+        let [loss, _] = run(device, &matrix, &[target], None, CrossEntropy::default());
+        let [(right, allowed), _] = expected(&wide(&x), target, None, CrossEntropy::default());
         assert!((f64::from(loss[0]) - right).abs() <= allowed, "{}, expected {right}", loss[0]);
     }
 }
@@ -65,13 +65,16 @@ fn batch_invariance(device: &Device) {
         let random = &mut random(seed());
         let x: Vec<bf16> = values(random, rows * cols);
         let target = classes(random, rows as i64, cols as i64, -100);
+        let weight = ClassWeights::random(device, random, cols as i64, false, true);
         let upload = |x: &[bf16], rows: usize| {
             Matrix::upload(device, x, [rows as i64, cols as i64], Layout::dense(cols as i64))
         };
-        let all = run(device, &upload(&x, rows), &target, KINDS[2]);
+        let all = run(device, &upload(&x, rows), &target, Some(&weight), KINDS[2]);
         for row in [0, 1, rows - 1] {
             let alone = upload(&x[row * cols..(row + 1) * cols], 1);
-            for (alone, all) in run(device, &alone, &target[row..=row], KINDS[2]).iter().zip(&all) {
+            for (alone, all) in
+                run(device, &alone, &target[row..=row], Some(&weight), KINDS[2]).iter().zip(&all)
+            {
                 same_bits(alone, &all[row..=row]);
             }
         }
@@ -88,7 +91,7 @@ fn targets(device: &Device) {
     let matrix = Matrix::upload(device, &x, [9, cols as i64], Layout { offset: 3, stride: cols as i64 });
     let wrong = [-1, cols as i64, i64::MIN, i64::MAX, 1 << 32, -(1 << 32) + 3];
     let target = [&[-100, 39][..], &wrong, &[0]].concat();
-    let [loss, lse] = run(device, &matrix, &target, CrossEntropy::default());
+    let [loss, lse] = run(device, &matrix, &target, None, CrossEntropy::default());
     let right = (cols as f32).ln();
     assert_eq!(loss[0], 0.0, "ignored");
     assert!((loss[1] - right).abs() < 1e-6 && (loss[8] - right).abs() < 1e-6, "{loss:?}");
@@ -105,28 +108,31 @@ fn masked(device: &Device) {
         for low in [f32::NEG_INFINITY, f32::MIN] {
             let x: Vec<f32> = (0..cols).map(|c| mask(c, low)).collect();
             let matrix = Matrix::upload(device, &x, [1, cols as i64], Layout::dense(cols as i64));
-            let [loss, lse] = run(device, &matrix, &[3_i64], CrossEntropy::default());
+            let [loss, lse] = run(device, &matrix, &[3_i64], None, CrossEntropy::default());
             let right = [1.0_f32, 0.1353353, 0.3678795, 0.0497871].iter().sum::<f32>().ln();
             assert!(
                 (loss[0] - right).abs() < 1e-6 && (lse[0] - 3.0 - right).abs() < 1e-6,
                 "{loss:?} {lse:?}"
             );
-            assert!(run(device, &matrix, &[4_i64], CrossEntropy::default())[0][0] > 1e38);
+            assert!(run(device, &matrix, &[4_i64], None, CrossEntropy::default())[0][0] > 1e38);
             let smoothed = CrossEntropy { label_smoothing: 0.1, ..CrossEntropy::default() };
-            assert!(run(device, &matrix, &[3_i64], smoothed)[0][0] > 1e32, "no padding is smoothed over");
+            assert!(
+                run(device, &matrix, &[3_i64], None, smoothed)[0][0] > 1e32,
+                "no padding is smoothed over"
+            );
         }
         // With the softcap, the logit of a masked class is -2, so the class contributes to the sum of
         // exponentials. The padding after the end of the row must still contribute nothing.
         let x: Vec<f32> = (0..cols).map(|c| mask(c, f32::NEG_INFINITY)).collect();
         let matrix = Matrix::upload(device, &x, [1, cols as i64], Layout::dense(cols as i64));
         let params = CrossEntropy { softcap: 2.0, ..CrossEntropy::default() };
-        let [loss, _] = run(device, &matrix, &[3_i64], params);
+        let [loss, _] = run(device, &matrix, &[3_i64], None, params);
         let cap = |x: f64| 2.0 * (x / 2.0).tanh();
         let right = x.iter().map(|&x| (cap(x.into()) - cap(3.0)).exp()).sum::<f64>().ln();
         assert!((f64::from(loss[0]) - right).abs() < 1e-5, "{loss:?}, expected {right}");
         let x = vec![f32::MIN; cols];
         let matrix = Matrix::upload(device, &x, [1, cols as i64], Layout::dense(cols as i64));
-        let [loss, _] = run(device, &matrix, &[3_i64], CrossEntropy::default());
+        let [loss, _] = run(device, &matrix, &[3_i64], None, CrossEntropy::default());
         assert!((loss[0] - (cols as f32).ln()).abs() < 1e-5, "all equally unlikely: {loss:?}");
     }
 }
@@ -138,7 +144,7 @@ fn refuses(device: &Device) {
     let plain = CrossEntropy::default();
     let mut run = |x: View, target: View, rows: &[i64], params: CrossEntropy| {
         let (loss, lse) = (loss.view_mut(rows).unwrap(), lse.view_mut(rows).unwrap());
-        cross_entropy(device, x, target, loss, lse, params, Stream::default())
+        cross_entropy(device, x, target, None, loss, lse, params, Stream::default())
     };
     let (logits, target) = (x.view(&[4, 16]).unwrap(), classes.view(&[4]).unwrap());
     let says_of = |result, text: &str| says(result, &format!("cross_entropy: {text}"));
@@ -163,6 +169,15 @@ fn refuses(device: &Device) {
         says_of(run(logits, target, &[4], params), "softcap is");
     }
     run(logits, target, &[4], plain).expect("it still works");
+    let mut run = |weight: View| {
+        let (loss, lse) = (loss.view_mut(&[4]).unwrap(), lse.view_mut(&[4]).unwrap());
+        cross_entropy(device, logits, target, Some(weight), loss, lse, plain, Stream::default())
+    };
+    says_of(run(x.view(&[15]).unwrap()), "weight has shape [15], expected [16]");
+    says_of(run(half.view(&[16]).unwrap()), "weight is f16, expected f32");
+    let strided = x.view_strided(0, &[16], &[2]).unwrap();
+    says_of(run(strided), "weight of shape [16] has strides [2]: it must be contiguous");
+    run(x.view(&[16]).unwrap()).expect("it still works");
     assert!(loss.download().unwrap().iter().all(|loss| !loss.is_nan()));
     let integers = rms_norm(
         device,

@@ -8,7 +8,9 @@ use oxiwarp_tests::compare::{same_bits, ulp};
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
-use crate::support::cross_entropy_case::{self as cross_entropy, KINDS, capped, classes};
+use crate::support::cross_entropy_case::{
+    self as cross_entropy, ClassWeights, KINDS, capped, cases, classes,
+};
 use crate::support::errors::says;
 use crate::support::test::Test;
 
@@ -27,18 +29,20 @@ fn run<T: Element>(
     device: &Device,
     x: &Matrix<T>,
     target: &[i64],
+    weight: Option<&ClassWeights<T>>,
     dloss: &[f32],
     layout: Layout,
     params: CrossEntropy,
 ) -> Vec<T> {
     let rows = [target.len() as i64];
-    let [_, lse] = cross_entropy::run(device, x, target, params);
+    let [_, lse] = cross_entropy::run(device, x, target, weight, params);
     let (lse, dloss) = (device.upload(&lse).unwrap(), device.upload(dloss).unwrap());
     let target = device.upload(target).unwrap();
     let mut dx = Matrix::<T>::poisoned(device, x.shape, layout);
     let [lse, dloss] = [&lse, &dloss].map(|values| values.view(&rows).unwrap());
-    let (target, stream) = (target.view(&rows).unwrap(), Stream::default());
-    cross_entropy_backward(device, x.view(), target, lse, dloss, dx.view_mut(), params, stream)
+    let (target, weight, stream) =
+        (target.view(&rows).unwrap(), weight.map(ClassWeights::view), Stream::default());
+    cross_entropy_backward(device, x.view(), target, weight, lse, dloss, dx.view_mut(), params, stream)
         .expect("valid arguments");
     dx.download()
 }
@@ -48,26 +52,41 @@ fn run<T: Element>(
 /// One unit of error is 2^-23. The log-sum-exp `lse` has an absolute error of `4 + 2 |lse|` units. The
 /// relative error of `exp(x - lse)` is this error plus `|x - lse| / 2 + 3` units. Each product and each
 /// difference adds a relative error of half a unit.
-fn expected<T: Element>(x: &[f64], target: i64, dloss: f64, params: CrossEntropy) -> Vec<(f64, f64)> {
+/// With weights of the classes, the mean of the weights has an error of 8 units.
+fn expected<T: Element>(
+    x: &[f64],
+    target: i64,
+    weight: Option<&[f64]>,
+    dloss: f64,
+    params: CrossEntropy,
+) -> Vec<(f64, f64)> {
     let (wide, (x, off_x)) = (x, capped(x, params));
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let lse = max + x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
     let cols = x.len() as f64;
     let [smoothing, z] = [params.label_smoothing, params.z_loss].map(f64::from);
+    let of = |class: usize| weight.map_or(1.0, |weight| weight[class]);
+    let mean_weight = (0..x.len()).map(of).sum::<f64>() / cols;
     let one = |(column, &x): (usize, &f64)| {
         if target == params.ignore_index {
             return (0.0, 0.0);
         }
-        let grown = (x - lse).exp() * (1.0 + 2.0 * z * lse);
-        let (shift, hot) = (smoothing / cols, f64::from(column as i64 == target) * (1.0 - smoothing));
+        let of_target = of(target as usize);
+        let factor = of_target * (1.0 - smoothing + 2.0 * z * lse) + smoothing * mean_weight;
+        let grown = (x - lse).exp() * factor;
+        let hot = f64::from(column as i64 == target) * (1.0 - smoothing) * of_target;
+        let shift = of(column) * smoothing / cols;
         let slope = match f64::from(params.softcap) {
             0.0 => 1.0,
             cap => 1.0 - (wide[column] / cap).tanh().powi(2),
         };
         let dx = dloss * (grown - shift - hot) * slope;
-        let off = grown * (9.0 + 3.0 * lse.abs() + 0.5 * (x - lse).abs()) + 2.0 * (shift + hot);
-        // The derivative of the softcap is `1 - tanh^2`. Its absolute error is at most 9 units of 2^-23:
-        // twice the 4 units of `tanh`, plus 1 unit for roundings.
+        let mut off = grown * (9.0 + 3.0 * lse.abs() + 0.5 * (x - lse).abs()) + 2.0 * (shift + hot);
+        if weight.is_some() {
+            off += 8.0 * grown + shift;
+        }
+        // The derivative of the softcap has an absolute error of 9 units: twice that of `tanh`, and a
+        // rounding.
         let of_slope = if params.softcap == 0.0 { 0.0 } else { 9.0 * (grown + shift + hot) };
         let off = off * slope + 2.0 * off_x * grown * slope + of_slope;
         let rounding = if size_of::<T>() == 4 { 0.0 } else { 0.5 * ulp(T::DTYPE, dx) };
@@ -81,11 +100,12 @@ fn check<T: Element>(device: &Device, seed: u64, [rows, cols]: [i64; 2], [read, 
     let x: Vec<T> = values(random, (rows * cols) as usize);
     let dloss: Vec<f32> = values(random, rows as usize);
     let matrix = Matrix::upload(device, &x, [rows, cols], read);
-    for params in KINDS {
+    for (params, weight) in cases::<T>(device, random, cols) {
+        let (weight, wide_weight) = (weight.as_ref(), weight.as_ref().map(|weight| &weight.wide[..]));
         let target = classes(random, rows, cols, params.ignore_index);
-        let dx = run(device, &matrix, &target, &dloss, write, params);
+        let dx = run(device, &matrix, &target, weight, &dloss, write, params);
         for (row, (x, dx)) in wide(&x).chunks(cols as usize).zip(dx.chunks(cols as usize)).enumerate() {
-            let right = expected::<T>(x, target[row], f64::from(dloss[row]), params);
+            let right = expected::<T>(x, target[row], wide_weight, f64::from(dloss[row]), params);
             for (column, (dx, (right, allowed))) in dx.iter().zip(right).enumerate() {
                 let off = (f64::from(dx.to_f32()) - right).abs();
                 let what = format!("row {row}, target {}, column {column}", target[row]);
@@ -127,7 +147,7 @@ fn every_column(device: &Device) {
         let x: Vec<f16> = vec![f16::ZERO; (rows * cols) as usize];
         let matrix = Matrix::upload(device, &x, [rows, cols], Layout::dense(cols));
         let dloss = vec![1.0; rows as usize];
-        let dx = run(device, &matrix, &target, &dloss, Layout::dense(cols), CrossEntropy::default());
+        let dx = run(device, &matrix, &target, None, &dloss, Layout::dense(cols), CrossEntropy::default());
         for (row, dx) in dx.chunks(cols as usize).enumerate() {
             let hot: Vec<usize> = (0..dx.len()).filter(|&c| dx[c] <= f16::ZERO).collect();
             assert_eq!(hot, [target[row] as usize], "{cols} columns");
@@ -143,9 +163,10 @@ fn batch_invariance(device: &Device) {
         let dloss: Vec<f32> = values(random, rows);
         let target = classes(random, rows as i64, cols as i64, 0);
         let dense = Layout::dense(cols as i64);
+        let weight = ClassWeights::random(device, random, cols as i64, true, true);
         let gradient = |x: &[bf16], target: &[i64], dloss: &[f32]| {
             let matrix = Matrix::upload(device, x, [target.len() as i64, cols as i64], dense);
-            run(device, &matrix, target, dloss, dense, KINDS[1])
+            run(device, &matrix, target, Some(&weight), dloss, dense, KINDS[1])
         };
         let all = gradient(&x, &target, &dloss);
         for row in [0, 1, rows - 1] {
@@ -164,7 +185,7 @@ fn targets(device: &Device) {
         let layout = Layout { offset: 3, stride: cols as i64 + 2 };
         let matrix = Matrix::upload(device, &x, [5, cols as i64], layout);
         let target = [-100, 4, -1, cols as i64, i64::MIN];
-        let dx = run(device, &matrix, &target, &[1.0; 5], layout, CrossEntropy::default());
+        let dx = run(device, &matrix, &target, None, &[1.0; 5], layout, CrossEntropy::default());
         assert!(dx[..cols].iter().all(|&dx| dx == 0.0), "ignored");
         let right = |c: usize| 1.0 / cols as f32 - f32::from(u8::from(c == 4));
         assert!((0..cols).all(|c| (dx[cols + c] - right(c)).abs() < 1e-6), "{:?}", &dx[cols..2 * cols]);
@@ -181,7 +202,7 @@ fn refuses(device: &Device) {
     let mut run = |lse, dloss, params| {
         let (x, target) = (x.view(&[4, 16]).unwrap(), target.view(&[4]).unwrap());
         let dx = dx.view_mut(&[4, 16]).unwrap();
-        cross_entropy_backward(device, x, target, lse, dloss, dx, params, Stream::default())
+        cross_entropy_backward(device, x, target, None, lse, dloss, dx, params, Stream::default())
     };
     let (good, short) = (kept.view(&[4]).unwrap(), kept.view(&[3]).unwrap());
     says(run(short, good, plain), "cross_entropy_backward: lse has shape [3], expected [4]");

@@ -1,9 +1,10 @@
 //! Tests the bits of the results of `ada_norm` and `ada_norm_pair`. Some tests compute the expected bits on
 //! the host, with the torch operators that the ops replace. Other tests take the expected bits from another
 //! launch.
+use cuda_std::math::rsqrt;
 use half::{bf16, f16};
 use oxiwarp::{
-    AdaNorm, Affine, Device, Element, Norm, ScaleShift, Stream, ada_norm, ada_norm_pair, layer_norm,
+    AdaNorm, Affine, Device, Element, Norm, Rounding, ScaleShift, Stream, ada_norm, ada_norm_pair, layer_norm,
 };
 use oxiwarp_tests::case;
 use oxiwarp_tests::case::seed;
@@ -19,6 +20,9 @@ pub const TESTS: &[Test] = &[
     ("ada_norm::f32_rounds_as_its_operators", chain::<f32>),
     ("ada_norm::f16_rounds_as_its_operators", chain::<f16>),
     ("ada_norm::bf16_rounds_as_its_operators", chain::<bf16>),
+    ("ada_norm::f32_sums_as_torch_rms_norm", fused_sums::<f32>),
+    ("ada_norm::f16_sums_as_torch_rms_norm", fused_sums::<f16>),
+    ("ada_norm::bf16_sums_as_torch_rms_norm", fused_sums::<bf16>),
     ("ada_norm::in_f32_there_is_one_rounding", one_rounding),
     ("ada_norm::rows_do_not_depend_on_each_other", batch_invariance),
     ("ada_norm::nan_and_infinity_stay_in_their_row", not_finite),
@@ -33,7 +37,7 @@ fn chain<T: Element>(device: &Device) {
     let seed = seed();
     let forms = forms().into_iter().filter(|operands| size_of::<T>() == 4 || !operands.is_f32());
     for (i, operands) in forms.enumerate() {
-        for (params, cols) in PARAMS.into_iter().zip([640, 260 + i as i64]).chain([(PARAMS[i % 2], 33)]) {
+        for (params, cols) in PARAMS.into_iter().zip([640, 260 + i as i64]).chain([(PARAMS[i % 3], 33)]) {
             let (random, shape, dense) = (&mut random(seed), [2, 3, cols], [Layout::dense(cols); 2]);
             let x: Vec<T> = values(random, 6 * cols as usize);
             let by = operands.make::<T>(device, random, shape, 0);
@@ -51,8 +55,8 @@ fn chain<T: Element>(device: &Device) {
 }
 
 /// Computes the norm with weight and bias, but without scale and shift. For LayerNorm, this function calls
-/// `layer_norm`. For RMSNorm, it calls `ada_norm` with scale 0. It then multiplies by the weight and adds the
-/// bias on the host.
+/// `layer_norm`. For RMSNorm, it calls `ada_norm` with scale 0. If the RMSNorm rounds before the weight, the
+/// host multiplies by the weight and adds the bias.
 fn norm_alone<T: Element>(
     device: &Device,
     x: &[T],
@@ -72,7 +76,13 @@ fn norm_alone<T: Element>(
     let by_nothing =
         oxiwarp::ScaleShift { scale: zeros.view(&[cols]).expect("a vector").into(), shift: None };
     let stream = Stream::default();
-    ada_norm(device, x.view(), by_nothing, Affine::default(), n.view_mut(), params, stream).expect("valid");
+    if params.rounding == Rounding::Once {
+        ada_norm(device, x.view(), by_nothing, by.views().0, None, n.view_mut(), params, stream)
+            .expect("valid");
+        return n.download();
+    }
+    ada_norm(device, x.view(), by_nothing, Affine::default(), None, n.view_mut(), params, stream)
+        .expect("valid");
     let round = |value: f32| T::from_f32(value).to_f32();
     let one = |(at, n): (usize, T)| {
         let at = at % cols as usize;
@@ -80,6 +90,57 @@ fn norm_alone<T: Element>(
         T::from_f32(by.bias.as_ref().map_or(scaled, |bias| scaled + bias.at(at)))
     };
     n.download().into_iter().enumerate().map(one).collect()
+}
+
+/// Compares an RMSNorm with `Rounding::Once` with the steps of the kernel of `torch.nn.RMSNorm`. In torch,
+/// thread `t` of 128 sums the squares of the columns `4 t`, `4 t + 1`, `4 t + 2` and `4 t + 3`, and of the
+/// columns 512, 1024 and so on further. Four warps reduce the sums of 32 threads each, and then add their
+/// sums.
+fn fused_sums<T: Element>(device: &Device) {
+    let seed = seed();
+    let weighted = ModulationCase { parameters: [Some(false), None], ..ModulationCase::USUAL };
+    for (cols, operands) in
+        [8, 260, 640, 1536, 2048, 3840, 5120, 25_000].into_iter().zip([true, false].into_iter().cycle())
+    {
+        let operands = if operands { weighted } else { ModulationCase::USUAL };
+        let params = AdaNorm { norm: Norm::Rms, rounding: Rounding::Once, ..AdaNorm::default() };
+        let (random, shape, dense) = (&mut random(seed), [2, 3, cols], [Layout::dense(cols); 2]);
+        let x: Vec<T> = values(random, 6 * cols as usize);
+        let by = operands.make::<T>(device, random, shape, 0);
+        let inv = x.chunks(cols as usize).map(|row| inv_rms(row, params.eps)).collect::<Vec<_>>();
+        let round = |value: f32| T::from_f32(value).to_f32();
+        let one = |at: usize| {
+            let n = x[at].to_f32() * inv[at / cols as usize];
+            let n = round(by.weight.as_ref().map_or(n, |weight| n * weight.at(at % cols as usize)));
+            let scaled = round(n * round(1.0 + by.scale.at(at)));
+            T::from_f32(by.shift.as_ref().map_or(scaled, |shift| scaled + shift.at(at)))
+        };
+        case!("{cols} columns, {operands:?}");
+        let expected: Vec<T> = (0..x.len()).map(one).collect();
+        same_bits(&run(device, &x, by.views(), shape, dense, params), &expected);
+    }
+}
+
+/// Returns `1 / sqrt(mean of squares + eps)` of a row, with the order of summation of `torch.nn.RMSNorm`.
+fn inv_rms<T: Element>(row: &[T], eps: f32) -> f32 {
+    let mut sums = [0.0_f32; 128];
+    for (at, x) in row.iter().enumerate() {
+        let sum = &mut sums[at / 4 % 128];
+        *sum = x.to_f32().mul_add(x.to_f32(), *sum);
+    }
+    let warps: Vec<f32> = sums
+        .chunks(32)
+        .map(|warp| {
+            let mut warp = warp.to_vec();
+            while warp.len() > 1 {
+                let half = warp.len() / 2;
+                warp = (0..half).map(|lane| warp[lane] + warp[lane + half]).collect();
+            }
+            warp[0]
+        })
+        .collect();
+    let sum = (warps[0] + warps[2]) + (warps[1] + warps[3]);
+    rsqrt(sum / row.len() as f32 + eps)
 }
 
 /// Tests that the op rounds only its final result if an operand is in f32. Exact mode and fast mode then give
@@ -165,7 +226,7 @@ fn pair<T: Element>(device: &Device) {
     let seed = seed();
     for (i, operands) in forms().into_iter().step_by(3).enumerate() {
         let cols = if i % 30 == 0 { 25_000 } else { [7, 260, 1536][i % 3] };
-        let (params, random, shape) = (PARAMS[i % 4], &mut random(seed), [2, 3, cols]);
+        let (params, random, shape) = (PARAMS[i % 6], &mut random(seed), [2, 3, cols]);
         case!("{cols} columns, {operands:?}, {params:?}");
         let (x, dense) = (values::<T>(random, 6 * cols as usize), Layout::dense(cols));
         let [first, second] = [0, i % 2].map(|offset| operands.make::<T>(device, random, shape, offset));

@@ -116,11 +116,6 @@ fn add_refuses(device: &Device) {
     };
     let text = "add_rms_norm: residual has shape [2, 16], expected [4, 16]";
     says(run(short.view(&[2, 16]).unwrap(), sum.view_mut(&shape).unwrap()), text);
-    let same = x.view(&shape).unwrap();
-    // SAFETY: this writable view covers the memory of `x`, which is alive. The op rejects the overlap before
-    // it accesses the memory.
-    let on_x = unsafe { ViewMut::from_raw(same.ptr().cast_mut(), same.dtype(), &shape, &[16, 1]) }.unwrap();
-    says(run(x.view(&shape).unwrap(), on_x), "add_rms_norm: sum overlaps x");
     assert!(sum.download().unwrap().iter().all(|sum| sum.is_nan()), "something was written");
     run(x.view(&shape).unwrap(), sum.view_mut(&shape).unwrap()).expect("it still works");
     assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));

@@ -54,7 +54,7 @@ fn run<T: Element>(
     let [x, y] = [x, y].map(|values| Matrix::upload(device, values, rows, read));
     let mut sum = Matrix::<T>::poisoned(device, rows, write);
     let (x, y, out) = (x.view_batches(batch), y.view_batches(batch), sum.view_batches_mut(batch));
-    gated_residual(device, x, y, gate, out, params, Stream::default()).expect("valid arguments");
+    gated_residual(device, x, y, gate, None, out, params, Stream::default()).expect("valid arguments");
     sum.download()
 }
 
@@ -181,7 +181,7 @@ fn run_both<T: Element>(
     let inputs = [x.view_batches(batch), y.view_batches(batch)];
     let outputs = [normed.view_batches_mut(batch), sum.view_batches_mut(batch)];
     let gate = gate.as_ref().map(Side::view);
-    gated_residual_ada_norm(device, inputs, gate, by, affine, outputs, params, Stream::default())
+    gated_residual_ada_norm(device, inputs, gate, by, affine, None, outputs, params, Stream::default())
         .expect("valid arguments");
     [normed.download(), sum.download()]
 }
@@ -218,7 +218,7 @@ fn both<T: Element>(device: &Device) {
         let gate = gates[i % gates.len()];
         let gate = (i % 6 != 5).then(|| gate.side::<T>(device, random, shape, layouts[0].offset));
         let by = operands.make::<T>(device, random, shape, layouts[0].offset);
-        let (params, clip) = (PARAMS[i % 4], i % 3 == 0);
+        let (params, clip) = (PARAMS[i % 6], i % 3 == 0);
         let residual = GatedResidual { exact: params.exact, clip };
         case!("{cols} columns, {layouts:?}, {operands:?}, {params:?}");
         expect_the_two(device, &Both { xy, gate, by }, shape, layouts, (params, residual));

@@ -203,7 +203,7 @@ fn chained<T: Element>(device: &Device) {
         let sum = run(device, [&x, &branch], &gate, shape, [dense; 2]);
         same_bits(&out.download(), &sum);
         let by = (Affine::default(), ScaleShift { scale: scale.view(), shift: None });
-        let params = AdaNorm { norm: Norm::Rms, eps: EPS, exact: false };
+        let params = AdaNorm { norm: Norm::Rms, eps: EPS, exact: false, ..AdaNorm::default() };
         same_bits(&normed.download(), &ada_norm::run(device, &sum, by, shape, [dense; 2], params));
     }
 }

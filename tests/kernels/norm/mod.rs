@@ -9,6 +9,7 @@ pub(crate) mod gated_forms;
 pub(crate) mod gated_residual;
 pub(crate) mod gated_residual_backward;
 pub(crate) mod layer_norm;
+pub(crate) mod mixed;
 pub(crate) mod mochi;
 pub(crate) mod modulate;
 pub(crate) mod modulation_input;
@@ -17,6 +18,7 @@ pub(crate) mod norm_backward;
 pub(crate) mod norm_backward_input;
 pub(crate) mod norm_backward_multi_row;
 pub(crate) mod rms_norm;
+pub(crate) mod rms_norm_affine;
 pub(crate) mod rms_norm_gated;
 pub(crate) mod row_gates;
 
@@ -33,6 +35,7 @@ pub(crate) const TESTS: &[&[Test]] = &[
     gated_residual::TESTS,
     gated_residual_backward::TESTS,
     layer_norm::TESTS,
+    mixed::TESTS,
     mochi::TESTS,
     modulate::TESTS,
     modulation_input::TESTS,
@@ -41,6 +44,7 @@ pub(crate) const TESTS: &[&[Test]] = &[
     norm_backward_input::TESTS,
     norm_backward_multi_row::TESTS,
     rms_norm::TESTS,
+    rms_norm_affine::TESTS,
     rms_norm_gated::TESTS,
     row_gates::TESTS,
 ];

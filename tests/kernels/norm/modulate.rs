@@ -42,7 +42,7 @@ fn check<T: Element>(
         let mut y = Matrix::<T>::poisoned(device, rows, write);
         let by = (scale.view().value, shift.map(|shift| shift.view().value));
         let out = y.view_batches_mut(batch);
-        modulate(device, input.view_batches(batch), by.0, by.1, out, exact, Stream::default())
+        modulate(device, input.view_batches(batch), by.0, by.1, None, out, exact, Stream::default())
             .expect("valid");
         let round = |value: f32| if exact && !single { T::from_f32(value).to_f32() } else { value };
         let one = |at: usize| {
@@ -97,27 +97,34 @@ fn mixed<T: Element>(device: &Device) {
 
 fn refuses(device: &Device) {
     let x = device.upload(&[1.0_f32; 24]).unwrap();
-    let half = device.upload(&[f16::ONE; 24]).unwrap();
+    let integers = device.upload(&[1_i32; 24]).unwrap();
     let mut y = device.alloc::<f32>(24).unwrap();
     let of = |shape: &[i64]| x.view(shape).unwrap();
     {
         let mut says = |scale: View, shift: Option<View>, shape: &[i64], text: &str| {
             let out = y.view_mut(shape).unwrap();
-            let result = modulate(device, of(&[3, 8]), scale, shift, out, true, Stream::default());
+            let result = modulate(device, of(&[3, 8]), scale, shift, None, out, true, Stream::default());
             let error = result.expect_err(text).to_string();
             assert!(error.contains(text), "the error is: {error}\nexpected in it: {text}");
         };
         says(of(&[2, 8]), None, &[3, 8], "modulate: scale has shape [2, 8], expected one that broadcasts");
-        says(of(&[3, 1]), None, &[3, 8], "modulate: scale has shape [3, 1], expected a last dimension of 8");
+        says(of(&[3, 2]), None, &[3, 8], "modulate: scale has shape [3, 2], expected one that broadcasts");
+        says(of(&[]), None, &[3, 8], "modulate: scale has shape [], expected a last dimension of 8");
         says(of(&[8]), Some(of(&[4])), &[3, 8], "modulate: shift has shape [4], expected");
-        says(half.view(&[8]).unwrap(), None, &[3, 8], "modulate: scale is f16, expected f32");
+        says(
+            integers.view(&[8]).unwrap(),
+            None,
+            &[3, 8],
+            "modulate: scale is i32, expected f32, f16 or bf16",
+        );
         says(of(&[8]), None, &[8, 3], "modulate: out has shape [8, 3], expected [3, 8]");
     }
     let same = of(&[3, 8]);
     // SAFETY: this writable view covers the memory of `x`, which is alive. The op rejects the overlap before
     // it accesses the memory.
     let on_x = unsafe { ViewMut::from_raw(same.ptr().cast_mut(), same.dtype(), &[3, 8], &[8, 1]) }.unwrap();
-    let error = modulate(device, same, of(&[8]), None, on_x, true, Stream::default()).expect_err("overlap");
+    let error =
+        modulate(device, same, of(&[8]), None, None, on_x, true, Stream::default()).expect_err("overlap");
     assert!(error.to_string().contains("modulate: out overlaps x"), "{error}");
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "something was written");
 }

@@ -59,16 +59,16 @@ impl<'a> Inputs<'a> {
             }
             "ada_norm" => {
                 let [out, _] = outs;
-                ada_norm(device, x, by, affine, out, params, stream)
+                ada_norm(device, x, by, affine, None, out, params, stream)
             }
             "ada_norm_pair" => ada_norm_pair(device, x, [by, by2], affine, outs, params, stream),
             "gated_residual" => {
                 let [out, _] = outs;
-                gated_residual(device, x, y, gate, out, residual, stream)
+                gated_residual(device, x, y, gate, None, out, residual, stream)
             }
             "gated_residual_ada_norm" => {
                 let params = (params, residual);
-                gated_residual_ada_norm(device, [x, y], Some(gate), by, affine, outs, params, stream)
+                gated_residual_ada_norm(device, [x, y], Some(gate), by, affine, None, outs, params, stream)
             }
             "residual_tanh_gated_rms_norm" => {
                 let [out, _] = outs;
@@ -107,6 +107,9 @@ pub const OPS: [(&str, &[&str], [&str; 2]); 7] = [
     ("residual_tanh_gated_rms_norm_modulated", &["x_res", "gate", "scale", "scale_table"], ["normed", "out"]),
 ];
 
+/// The ops that take operands of any float dtype. They also take a shift with one column.
+const MIXED: [&str; 4] = ["layer_norm", "ada_norm", "gated_residual", "gated_residual_ada_norm"];
+
 impl<'a> Inputs<'a> {
     /// Replaces the view of `arg`.
     pub fn with(mut self, arg: &str, view: View<'a>) -> Self {
@@ -144,9 +147,15 @@ pub const SHAPE: [i64; 3] = [2, 3, 16];
 
 fn bad_operands(device: &Device) {
     let (memory, half) = (device.upload(&[1.0_f32; 256]).unwrap(), device.upload(&[f16::ONE; 256]).unwrap());
+    let integers = device.upload(&[1_i32; 256]).unwrap();
     let view = |shape: &[i64]| memory.view(shape).unwrap();
     let inputs = Inputs::of(&memory);
     for (op, args, _) in OPS {
+        let other = |shape: &[i64]| {
+            if MIXED.contains(&op) { integers.view(shape).unwrap() } else { half.view(shape).unwrap() }
+        };
+        let dtypes =
+            if MIXED.contains(&op) { "is i32, expected f32, f16 or bf16" } else { "is f16, expected f32" };
         for &arg in args {
             let refuses = |view: View, text: &str| {
                 refuses(device, op, inputs.with(arg, view), &SHAPE, &format!("{op}: {arg} {text}"));
@@ -154,11 +163,11 @@ fn bad_operands(device: &Device) {
             let every_other = memory.view_strided(0, &[16], &[2]).unwrap();
             if ["y", "x_res"].contains(&arg) {
                 refuses(view(&[2, 3, 8]), "has shape [2, 3, 8], expected [2, 3, 16]");
-                refuses(half.view(&SHAPE).unwrap(), "is f16, expected f32");
+                refuses(other(&SHAPE), dtypes);
             } else if ["weight", "bias", "scale_table", "gate_table"].contains(&arg) {
                 refuses(view(&[8]), "has shape [8], expected [16]");
                 refuses(view(&[1, 16]), "has shape [1, 16], expected [16]");
-                refuses(half.view(&[16]).unwrap(), "is f16, expected f32");
+                refuses(other(&[16]), dtypes);
                 refuses(every_other, "of shape [16] has strides [2]: it must be contiguous");
             } else {
                 refuses(
@@ -167,9 +176,11 @@ fn bad_operands(device: &Device) {
                 );
                 refuses(view(&[1, 2, 3, 16]), "has shape [1, 2, 3, 16], expected one that broadcasts to");
                 refuses(view(&[8]), "has shape [8], expected one that broadcasts to [2, 3, 16]");
-                refuses(view(&[2, 1, 1]), "has shape [2, 1, 1], expected a last dimension of 16");
+                if arg != "shift" || !MIXED.contains(&op) {
+                    refuses(view(&[2, 1, 1]), "has shape [2, 1, 1], expected a last dimension of 16");
+                }
                 refuses(view(&[]), "has shape [], expected a last dimension of 16");
-                refuses(half.view(&[16]).unwrap(), "is f16, expected f32");
+                refuses(other(&[16]), dtypes);
                 refuses(every_other, "of shape [2, 3, 16] has strides [0, 0, 2]: its last dimension must be");
             }
         }

@@ -63,7 +63,8 @@ fn check<T: Element>(device: &Device, cols: i64, [read, write]: [Layout; 2], gat
         let inputs = (x_rows.view_batches(ROWS[0]), y_rows.view_batches(ROWS[0]));
         let out = sum.view_batches_mut(ROWS[0]);
         let (params, stream) = (GatedResidual { exact, clip }, Stream::default());
-        gated_residual(device, inputs.0, inputs.1, gate.view().into(), out, params, stream).expect("valid");
+        gated_residual(device, inputs.0, inputs.1, gate.view().into(), None, out, params, stream)
+            .expect("valid");
         let round = exact && !(gate.single.is_some() && size_of::<T>() == 2);
         let one = |at: usize| {
             let product = gate.of_row(at as i64 / cols) * y[at].to_f32();
@@ -106,8 +107,17 @@ fn heads(device: &Device) {
         let view: Modulation =
             numbers.view_strided(0, &of_gate, &vec![1; of_gate.len()]).expect("inside").into();
         let out = sum.view_mut(&shape).expect("dense");
-        gated_residual(device, views[0], views[1], view, out, GatedResidual::default(), Stream::default())
-            .expect("valid");
+        gated_residual(
+            device,
+            views[0],
+            views[1],
+            view,
+            None,
+            out,
+            GatedResidual::default(),
+            Stream::default(),
+        )
+        .expect("valid");
         let one = |at: usize| {
             let head = if of_gate == [1] { 0 } else { at / dim as usize % heads as usize };
             let product = bf16::from_f32(gate[head].to_f32() * y[at].to_f32());
@@ -126,7 +136,7 @@ fn refuses(device: &Device) {
     let mut says = |gate: Modulation, text: &str| {
         let out = sum.view_mut(&[3, 8]).unwrap();
         let result =
-            gated_residual(device, rows, rows, gate, out, GatedResidual::default(), Stream::default());
+            gated_residual(device, rows, rows, gate, None, out, GatedResidual::default(), Stream::default());
         let error = result.expect_err(text).to_string();
         assert!(error.contains(text), "the error is: {error}\nexpected in it: {text}");
     };

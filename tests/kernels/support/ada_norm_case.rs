@@ -1,19 +1,29 @@
 //! A test case of `ada_norm`, compared with f64.
-use oxiwarp::{AdaNorm, Affine, Device, Element, Norm, ScaleShift, Stream, ada_norm};
+use oxiwarp::{AdaNorm, Affine, Device, Element, Norm, Rounding, ScaleShift, Stream, ada_norm};
 use oxiwarp_tests::approx::{Approx, close, normed};
 use oxiwarp_tests::operand::Norming;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 use super::modulations::ModulationCase;
 
-/// LayerNorm and RMSNorm, in exact mode (each step rounds as in torch) and in fast mode (only the result is
-/// rounded).
-pub const PARAMS: [AdaNorm; 4] = [
-    AdaNorm { norm: Norm::Layer, eps: 1e-6, exact: true },
-    AdaNorm { norm: Norm::Rms, eps: 1e-6, exact: true },
-    AdaNorm { norm: Norm::Layer, eps: 1e-6, exact: false },
-    AdaNorm { norm: Norm::Rms, eps: 1e-6, exact: false },
+const LAYER: AdaNorm =
+    AdaNorm { norm: Norm::Layer, eps: 1e-6, exact: true, rounding: Rounding::BeforeWeight };
+const RMS: AdaNorm = AdaNorm { norm: Norm::Rms, ..LAYER };
+const FUSED_RMS: AdaNorm = AdaNorm { rounding: Rounding::Once, ..RMS };
+/// All norms, in exact and in fast mode.
+pub const PARAMS: [AdaNorm; 6] = [
+    LAYER,
+    RMS,
+    FUSED_RMS,
+    AdaNorm { exact: false, ..LAYER },
+    AdaNorm { exact: false, ..RMS },
+    AdaNorm { exact: false, ..FUSED_RMS },
 ];
+
+/// Returns whether a norm in exact mode is rounded before the weight and before the bias.
+pub fn rounds_in_norm(params: AdaNorm) -> bool {
+    params.exact && params.norm == Norm::Rms && params.rounding == Rounding::BeforeWeight
+}
 
 /// Runs the op with newly allocated memory and returns its result.
 pub fn run<T: Element>(
@@ -27,7 +37,7 @@ pub fn run<T: Element>(
     let x = Matrix::upload(device, x, [batch * tokens, cols], layout_x);
     let mut y = Matrix::<T>::poisoned(device, [batch * tokens, cols], layout_y);
     let (x, out) = (x.view_batches(batch), y.view_batches_mut(batch));
-    ada_norm(device, x, by, affine, out, params, Stream::default()).expect("valid arguments");
+    ada_norm(device, x, by, affine, None, out, params, Stream::default()).expect("valid arguments");
     y.download()
 }
 
@@ -36,10 +46,10 @@ pub fn run<T: Element>(
 fn reference<T: Element>(x: &[T], by: &Norming<T>, cols: usize, params: AdaNorm) -> Vec<Approx> {
     let round_each = params.exact && !by.is_f32();
     let round = |y: Approx, wanted: bool| if wanted { y.rounded(T::DTYPE) } else { y };
-    // In torch, LayerNorm with weight and bias is one operator, which rounds once. RMSNorm with weight and
-    // bias is three operators, and each rounds its result: the norm, the product with the weight, and the sum
-    // with the bias.
-    let (step, in_norm) = (round_each, round_each && params.norm == Norm::Rms);
+    // In torch, LayerNorm with weight and bias is one operator, which rounds once, and so is
+    // `torch.nn.RMSNorm`. In other modules, RMSNorm with weight and bias is three operators, and each rounds
+    // its result: the norm, the product with the weight, and the sum with the bias.
+    let (step, in_norm) = (round_each, round_each && rounds_in_norm(params));
     let one = |(at, n): (usize, Approx)| {
         let mut y = round(n, in_norm);
         if let Some(weight) = &by.weight {

@@ -74,7 +74,7 @@ impl<T: Element> Epilogue<'_, T> {
                 let gate = gate.unwrap_or(ones.view(&[1]).expect("inside"));
                 let views = (residual.view_batches(batches), product.view_batches(batches));
                 let (params, y) = (GatedResidual::default(), y.view_batches_mut(batches));
-                gated_residual(device, views.0, views.1, gate.into(), y, params, stream)
+                gated_residual(device, views.0, views.1, gate.into(), None, y, params, stream)
             }
         }
         .expect("a launch");

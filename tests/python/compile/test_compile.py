@@ -107,6 +107,22 @@ def test_out_variant_compiles(device):
 
 
 @pytest.mark.parametrize("backend", backends())
+def test_in_place_compiles(backend, device):
+    """A compiled call whose outputs are its inputs changes the inputs as the eager call does."""
+    torch.compiler.reset()
+
+    def f(x, residual, weight):
+        y, total = oxiwarp.add_rms_norm(x, residual, weight, out=(x, residual))
+        return y * 2, total + 1
+
+    inputs = [random((4, 64), torch.bfloat16, device, seed=seed) for seed in (1, 2)]
+    eager, weight = [x.clone() for x in inputs], make_weight("same", 64, torch.bfloat16, device)
+    results = torch.compile(f, fullgraph=True, backend=backend)(*inputs, weight)
+    for made, wanted in zip((*results, *inputs), (*f(*eager, weight), *eager), strict=True):
+        torch.testing.assert_close(made, wanted)
+
+
+@pytest.mark.parametrize("backend", backends())
 def test_patched_model(backend, device):
     """A model with patched RMSNorm modules compiles without a graph break, and its graph calls `oxiwarp::rms_norm`."""
     model = nn.Sequential(nn.Linear(32, 64), nn.RMSNorm(64, eps=1e-6), nn.SiLU(), nn.RMSNorm(64, eps=1e-6))

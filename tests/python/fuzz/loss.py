@@ -40,7 +40,10 @@ def draw_cross_entropy(g: Draw) -> Case:
         # For a row with +inf, the operator returns NaN as loss and as lse (log-sum-exp), but the formula
         # gives inf. A failure of the check "values" is therefore expected, and counts as known.
         known["values"] = "a row with +inf is NaN, the formula's loss and lse are inf"
-    return Case(dict(logits=logits), options, ("logits",), row, ("logits",), known=known)
+    weight = g.parameter(shape[-1], dtype)
+    if weight is not None:  # torch also divides by the sum of the targets' weights, which must not be near 0
+        weight = weight.abs() + 0.25
+    return Case(dict(logits=logits, weight=weight), options, ("logits",), row, ("logits",), known=known)
 
 
 def logsumexp(m: Exact, x: Tensor) -> Tensor:
@@ -63,21 +66,27 @@ def cross_entropy(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
     o, x = c.options, t.logits
     if o["softcap"]:
         x = m.f32(o["softcap"] * m.f32(torch.tanh(m.f32(x / o["softcap"], 2.0)), 4.0))
-    counts, classes = o["target"] != o["ignore_index"], x.shape[-1]
+    counts = o["target"] != o["ignore_index"]
     target = torch.where(counts, o["target"], 0).long()
     lse = logsumexp(m, x)
+    weight = (
+        torch.ones_like(x[..., :1]).expand_as(x) if t.weight is None else t.weight.detach().to(x.dtype).expand_as(x)
+    )
+    of_target = weight.gather(-1, target.unsqueeze(-1))[..., 0]
     picked = m.edge(x).gather(-1, target.unsqueeze(-1))[..., 0]
-    loss = m.f32(lse - m.f32((1 - o["label_smoothing"]) * picked))
+    loss = m.f32((1 - o["label_smoothing"]) * m.f32(of_target * m.f32(lse - picked)))
     if o["label_smoothing"]:
-        mean = m.f32(m.edge(x).sum(-1) / classes, 2.0, x.detach().abs().mean(-1))
-        loss = m.f32(loss - m.f32(o["label_smoothing"] * mean))
+        total = weight.mean(-1)
+        mean = m.f32((weight * m.edge(x)).mean(-1), 4.0, (weight * x.detach().abs()).mean(-1))
+        others = m.f32(m.f32(m.f32(total, 4.0) * lse) - mean)
+        loss = m.f32(loss + m.f32(o["label_smoothing"] * others))
     if o["z_loss"]:
-        loss = m.f32(loss + m.f32(o["z_loss"] * m.edge(lse).square(), 2.0))
+        loss = m.f32(loss + m.f32(of_target * m.f32(o["z_loss"] * m.edge(lse).square(), 2.0)))
     loss = torch.where(counts, loss, torch.zeros_like(loss))
     if o["reduction"] != "none":
         loss = m.f32(loss.sum(), 4.0, loss.detach().abs().sum())
     if o["reduction"] == "mean":
-        loss = m.f32(loss / counts.sum(), 2.0)
+        loss = m.f32(loss / torch.where(counts, of_target, 0.0).sum(), 4.0)
     return (loss, lse) if o["return_lse"] else (loss,)
 
 
@@ -93,7 +102,8 @@ def torch_cross_entropy(t: SimpleNamespace, c: Case) -> Tensor | None:
         return None
     x, target = t.logits.reshape(-1, t.logits.shape[-1]), o["target"].reshape(-1).long()
     names = ("ignore_index", "reduction", "label_smoothing")
-    own = F.cross_entropy(x, target, **{name: o[name] for name in names})
+    weight = t.weight if t.weight is None else t.weight.to(x.dtype)
+    own = F.cross_entropy(x, target, weight, **{name: o[name] for name in names})
     return own.view(o["target"].shape) if o["reduction"] == "none" else own
 
 

@@ -7,19 +7,34 @@ import torch
 from torch import Tensor
 
 from .case import Case, register
-from .draw import F16, F32, Draw
+from .draw import BF16, F16, F32, Draw
 from .norms import LARGEST, layer, rms, rows_of
 from .precision import Exact
 
 
-def broadcast(g: Draw, shape: tuple[int, ...], dtype: torch.dtype, scale: float = 0.5) -> Tensor:
+def mixed(g: Draw, shape: tuple[int, ...], dtype: torch.dtype, column: bool = True) -> Tensor:
+    """Return a random scale, shift or gate of any float dtype. If `column` is true, it may have one column, also if
+    `shape` has more."""
+    if g.maybe(0.7):
+        return broadcast(g, shape, dtype)
+    value = broadcast(g, shape, dtype, dtypes=(F16, BF16, F32))
+    return value[..., :1] if column and g.maybe(0.5) else value
+
+
+def broadcast(
+    g: Draw,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    scale: float = 0.5,
+    dtypes: tuple[torch.dtype, ...] | None = None,
+) -> Tensor:
     """Return a random scale, shift or gate that broadcasts to `shape`.
 
     The tensor has one vector in total, one vector per batch entry, one vector per token, or another shape
-    that broadcasts to `shape`. It may also be a slice of a larger tensor.
+    that broadcasts to `shape`. It may also be a slice of a larger tensor. `dtypes` are its possible dtypes.
     """
     cols, lead = shape[-1], list(shape[:-1])
-    dtype = g.pick(dtype, dtype, F32)
+    dtype = g.pick(*(dtypes or (dtype, dtype, F32)))
     form = g.pick("vector", "batch", "batch", "token", "slice", "any")
     if form == "vector" or not lead:
         return g.vector(cols, dtype, scale)
@@ -69,7 +84,11 @@ def normed(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, lo: torch.dtype) ->
     eps = c.options["eps"]
     if c.options.get("norm", "layer_norm") == "layer_norm":
         return m.round(layer(m, x, t.weight, t.bias, eps), lo)
-    y = m.round(rms(m, x, eps), lo)
+    y = rms(m, x, eps)
+    if c.options.get("rounding") == "once":
+        y = y if t.weight is None else m.f32(y * t.weight)
+        return m.round(y if t.bias is None else m.f32(y + t.bias), lo)
+    y = m.round(y, lo)
     y = y if t.weight is None else m.round(m.f32(y * t.weight), lo)
     return y if t.bias is None else m.round(m.f32(y + t.bias), lo)
 
@@ -90,7 +109,7 @@ def ada(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, pairs: list[tuple[str,
         shift, shift_dtype = summed(m, c, t, shift_name)
         dtypes = [scale_dtype] + [c.of(p) for p in ("weight", "bias") if getattr(t, p) is not None]
         dtypes += [shift_dtype] if shift is not None else []
-        lo = F32 if not exact or F32 in dtypes else c.dtype
+        lo = c.dtype if exact and {*dtypes} == {c.dtype} else F32
         # If each row has a separate scale, the backward pass rounds the product of incoming gradient and
         # scale, see docs/guide/training.md. `m.back` simulates this rounding.
         n = m.back(normed(m, x, t, c, lo), c.dtype)
@@ -100,7 +119,9 @@ def ada(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, pairs: list[tuple[str,
 
 def norm_options(g: Draw, norm: bool = True) -> dict[str, Any]:
     options = dict(eps=g.eps(), mode=g.pick("exact", "fast"))
-    return dict(options, norm=g.pick("layer_norm", "rms_norm")) if norm else options
+    if norm:
+        options.update(norm=g.pick("layer_norm", "rms_norm"), rounding=g.pick("before_weight", "once"))
+    return options
 
 
 def affine(g: Draw, cols: int, dtype: torch.dtype) -> dict[str, Tensor | None]:
@@ -108,7 +129,7 @@ def affine(g: Draw, cols: int, dtype: torch.dtype) -> dict[str, Tensor | None]:
 
 
 def table(g: Draw, cols: int, dtype: torch.dtype, value: Tensor | None) -> Tensor | None:
-    return g.parameter(cols, dtype, 0.3) if value is not None else None
+    return g.parameter(cols, dtype, 0.3) if value is not None and value.shape[-1] == cols else None
 
 
 def case(tensors: dict[str, Tensor | None], options: dict[str, Any], strided: tuple[str, ...], **more: Any) -> Case:
@@ -121,8 +142,8 @@ def case(tensors: dict[str, Tensor | None], options: dict[str, Any], strided: tu
 def draw_ada_norm(g: Draw) -> Case:
     shape, dtype = g.shape(), g.dtype()
     x = g.layout(len(shape))(g.rows(shape, dtype, largest=LARGEST))
-    scale = broadcast(g, shape, dtype)
-    shift = broadcast(g, shape, dtype) if g.maybe(0.7) else None
+    scale = mixed(g, shape, dtype)
+    shift = mixed(g, shape, dtype) if g.maybe(0.7) else None
     tensors = dict(x=x, scale=scale, shift=shift, **affine(g, shape[-1], dtype))
     tensors["scale_table"], tensors["shift_table"] = (table(g, shape[-1], dtype, value) for value in (scale, shift))
     return case(tensors, norm_options(g), ("x", "scale", "shift"))
@@ -148,7 +169,7 @@ def draw_gated_residual(g: Draw) -> Case:
     shape, dtype = g.shape(), g.dtype()
     lay = g.layout(len(shape))
     x = lay(g.rows(shape, dtype))
-    y, gate = like(g, x, lay), broadcast(g, shape, dtype)
+    y, gate = like(g, x, lay), mixed(g, shape, dtype, column=False)
     options = dict(clip=g.maybe(0.3), mode=g.pick("exact", "fast"))
     if g.maybe(0.3):
         tensors = dict(x=x, y=y, gate=gate[..., :1], gate_table=None)  # one gate value per row
@@ -169,7 +190,7 @@ def gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     if gate is None:
         total = m.kept(m.edge(t.x) + m.edge(t.y), c.dtype)
     else:
-        lo = c.dtype if exact and dtype != F32 else F32
+        lo = c.dtype if exact and dtype == c.dtype else F32
         product = gate * t.y
         product = m.kept(product, lo) if exact else m.f32(product)
         total = m.edge(t.x) + product
@@ -180,8 +201,8 @@ def gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
 def draw_modulate(g: Draw) -> Case:
     shape, dtype = g.shape(), g.dtype()
     x = g.layout(len(shape))(g.rows(shape, dtype))
-    shift = broadcast(g, shape, dtype) if g.maybe(0.7) else None
-    tensors = dict(x=x, scale=broadcast(g, shape, dtype), shift=shift)
+    shift = mixed(g, shape, dtype) if g.maybe(0.7) else None
+    tensors = dict(x=x, scale=mixed(g, shape, dtype), shift=shift)
     options = dict(mode=g.pick("exact", "fast"))
     bits = (0,) if options["mode"] == "exact" else ()
     return case(tensors, options, ("x", "scale", "shift"), bits=bits)
@@ -189,9 +210,9 @@ def draw_modulate(g: Draw) -> Case:
 
 def plain_modulation(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     """Return `x * (1 + scale) + shift`. In mode "exact", the result of each step is rounded to the dtype of
-    `x`. If scale or shift is float32, only the last step is rounded."""
+    `x`. If scale or shift has another dtype than `x`, only the last step is rounded."""
     exact = c.options["mode"] == "exact"
-    single = F32 in [c.of(name) for name in ("scale", "shift") if getattr(t, name) is not None]
+    single = {c.of(name) for name in ("scale", "shift") if getattr(t, name) is not None} != {c.dtype}
     lo = c.dtype if exact and not single else F32
 
     def step(value: Tensor) -> Tensor:
@@ -206,9 +227,9 @@ def draw_gated_residual_ada_norm(g: Draw) -> Case:
     shape, dtype = g.shape(), g.dtype()
     lay = g.layout(len(shape))
     x = lay(g.rows(shape, dtype, largest=LARGEST))
-    y, gate = like(g, x, lay), broadcast(g, shape, dtype) if g.maybe(0.8) else None
-    scale = broadcast(g, shape, dtype)
-    shift = broadcast(g, shape, dtype) if g.maybe(0.7) else None
+    y, gate = like(g, x, lay), mixed(g, shape, dtype) if g.maybe(0.8) else None
+    scale = mixed(g, shape, dtype)
+    shift = mixed(g, shape, dtype) if g.maybe(0.7) else None
     tensors = dict(x=x, y=y, gate=gate, scale=scale, shift=shift, **affine(g, shape[-1], dtype))
     for name, value in (("gate", gate), ("scale", scale), ("shift", shift)):
         tensors[f"{name}_table"] = table(g, shape[-1], dtype, value)

@@ -38,7 +38,9 @@ def draw_rms_norm(g: Draw) -> Case:
     shape, dtype = g.shape(), g.dtype()
     x = g.layout(len(shape))(g.rows(shape, dtype))
     options = dict(eps=g.eps(), weight_offset=g.pick(0.0, 1.0), rounding=g.pick("once", "before_weight"))
-    return Case(dict(x=x, weight=g.parameter(shape[-1], dtype)), options, ("x", "weight"), rows_of("x", shape), ("x",))
+    weight, bias = g.parameter(shape[-1], dtype), g.parameter(shape[-1], dtype, present=0.3)
+    tensors, leaves = dict(x=x, weight=weight, bias=bias), ("x", "weight", "bias")
+    return Case(tensors, options, leaves, rows_of("x", shape), ("x",))
 
 
 def rows_of(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
@@ -59,13 +61,16 @@ def scaled(m: Exact, y: Tensor, weight: Tensor | None, offset: float, rounding: 
 
 def rms_norm(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     o = c.options
-    return scaled(m, rms(m, t.x, o["eps"]), t.weight, o["weight_offset"], o["rounding"], c.dtype)
+    y = scaled(m, rms(m, t.x, o["eps"]), t.weight, o["weight_offset"], o["rounding"], c.dtype)
+    if t.bias is None:
+        return y
+    return m.f32((m.round(y, c.dtype) if o["rounding"] == "before_weight" else y) + t.bias)
 
 
 def torch_rms_norm(t: SimpleNamespace, c: Case) -> Tensor | None:
     if t.weight is not None and (t.weight.dtype != t.x.dtype or c.options["weight_offset"]):
         return None
-    if c.options["rounding"] != "once" or c.special in ("large", "denormal"):
+    if t.bias is not None or c.options["rounding"] != "once" or c.special in ("large", "denormal"):
         return None
     return F.rms_norm(t.x, t.x.shape[-1:], t.weight, c.options["eps"])
 

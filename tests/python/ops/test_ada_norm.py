@@ -274,3 +274,27 @@ def test_rms_norm_adds_as_torch(rows, columns, cuda):
     )
     normed = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
     assert torch.equal(oxiwarp.ada_norm(x, scale, shift, norm="rms_norm", eps=EPS), normed * (1 + scale) + shift)
+
+
+@DTYPE
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1536), (10, 12), (16, 128), (3, 2304), (17, 3840), (5, 12288)])
+def test_rounds_and_adds_as_torch_rms_norm(rows, columns, weighted, dtype, device):
+    """With `rounding="once"`, `ada_norm` equals torch.nn.RMSNorm and a modulation. On a GPU, all bits are equal,
+    also with few rows."""
+    x, scale, shift = (random((rows, columns), dtype, device, seed, 0.5) for seed in range(3))
+    weight = random((columns,), dtype, device, 3, 0.5) + 1 if weighted else None
+    y = oxiwarp.ada_norm(x, scale, shift, norm="rms_norm", weight=weight, rounding="once")
+    own = torch.nn.functional.rms_norm(x, (columns,), weight, EPS) * (1 + scale) + shift
+    wide = [None if tensor is None else tensor.double() for tensor in (x, scale, shift, weight)]
+    right = torch.nn.functional.rms_norm(wide[0], (columns,), wide[3], EPS) * (1 + wide[1]) + wide[2]
+    check_chain(y, own, right, f"{rows} x {columns}", bits=True)
+    if weighted and dtype != F32:
+        assert not torch.equal(y, oxiwarp.ada_norm(x, scale, shift, norm="rms_norm", weight=weight))
+
+
+def test_rounding_is_checked(device):
+    x = random((2, 8), F32, device)
+    for call in (oxiwarp.ada_norm, functools.partial(oxiwarp.gated_residual_ada_norm, x, x)):
+        with pytest.raises(ValueError, match="rounding is 'twice', expected 'once' or 'before_weight'"):
+            call(x, x, norm="rms_norm", rounding="twice")

@@ -59,3 +59,62 @@ def test_is_the_two_steps(dtype, device):
 def test_no_rows(device):
     y, total = oxiwarp.add_rms_norm(*(torch.empty(0, 8, device=device) for _ in range(2)))
     assert y.shape == total.shape == (0, 8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("cols", [7, 640, 20_480])
+def test_in_place(cols, dtype, device):
+    """`out` may be the inputs themselves, in any order. The results have the same bits."""
+    x, residual = random((5, cols), dtype, device), random((5, cols), dtype, device, seed=2)
+    weight = make_weight("same", cols, dtype, device)
+    right = oxiwarp.add_rms_norm(x, residual, weight)
+    for places in ((0, 1), (1, 0), (0, None), (None, 0), (None, 1)):
+        inputs = x.clone(), residual.clone()
+        out = tuple(torch.full_like(x, float("nan")) if at is None else inputs[at] for at in places)
+        assert oxiwarp.add_rms_norm(*inputs, weight, out=out) is out
+        for made, wanted in zip(out, right, strict=True):
+            assert torch.equal(made, wanted), places
+
+
+def test_in_place_of_slices(device):
+    """The inputs may be slices of a wider tensor, whose other columns keep their values."""
+    wide = random((4, 3, 3 * 64), torch.bfloat16, device)
+    before = wide.clone()
+    x, residual, _ = wide.chunk(3, dim=-1)
+    right = oxiwarp.add_rms_norm(x, residual)
+    oxiwarp.add_rms_norm(x, residual, out=(x, residual))
+    assert torch.equal(x, right[0]) and torch.equal(residual, right[1])
+    assert torch.equal(wide[..., 128:], before[..., 128:])
+
+
+def test_in_place_counts_as_a_write(device):
+    """If autograd has saved an input and `add_rms_norm` then overwrites it, the backward raises an error."""
+    x, residual = random((2, 8), torch.float32, device), random((2, 8), torch.float32, device, seed=2)
+    w = torch.ones(8, device=device, requires_grad=True)
+    with torch.enable_grad():
+        product = (w * residual).sum()
+        with torch.no_grad():
+            oxiwarp.add_rms_norm(x, residual, out=(x, residual))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.backward()
+
+
+def test_out_is_refused(device):
+    store = random((4, 24), torch.float32, device)
+    before = store.clone()
+    x, residual, other = store[:, :8], store[:, 8:16], store[:, 16:]
+    for out, error, message in (
+        ((store[:, 1:9], other), RuntimeError, "out overlaps x"),
+        ((other, store[:, 7:15]), RuntimeError, "sum overlaps x"),
+        ((x, x), RuntimeError, "out overlaps sum"),
+        ((x, other[:, :4]), RuntimeError, r"sum has shape \[4, 4\], expected \[4, 8\]"),
+        ((x.double(), other), RuntimeError, "out is float64, expected f32"),
+        ((x,), ValueError, "out is not a pair"),
+        (x, ValueError, "out is not a pair"),
+        ((x, 3), TypeError, r"out\[1\] is int, expected a torch.Tensor"),
+    ):
+        with pytest.raises(error, match=f"^add_rms_norm: {message}"):
+            oxiwarp.add_rms_norm(x, residual, out=out)
+    with torch.enable_grad(), pytest.raises(RuntimeError, match="^add_rms_norm: an input requires grad"):
+        oxiwarp.add_rms_norm(x.clone().requires_grad_(), residual, out=(other, residual))
+    assert torch.equal(store, before)

@@ -63,14 +63,16 @@ def test_mixed_dtypes(device):
     refused(lambda: oxiwarp.add_rms_norm(x, other), r"^add_rms_norm: residual is f16, expected bf16", device=device)
 
 
-@pytest.mark.parametrize("shape", [(7,), (9,), (1,), (0,), (1, 8), (3, 8), ()], ids=str)
+@pytest.mark.parametrize("shape", [(7,), (9,), (1,), (0,), (1, 8), (4, 8), (3, 3, 8), ()], ids=str)
 def test_weight_shape(shape, device):
+    """For `rms_norm`, the three rows may be three heads with a weight each."""
     x, out = random((3, 8), F32, device), torch.full((3, 8), float("nan"), device=device)
     weight = torch.ones(shape, device=device)
-    message = rf"rms_norm: weight has shape {re.escape(str(list(shape)))}, expected \[8\]"
-    refused(lambda: oxiwarp.rms_norm(x, weight), "^" + message, device=device)
-    refused(lambda: oxiwarp.rms_norm(x, weight, out=out), "^" + message, outputs=[out], device=device)
-    refused(lambda: oxiwarp.add_rms_norm(x, x, weight), "^add_" + message, device=device)
+    message = rf"rms_norm: weight has shape {re.escape(str(list(shape)))}, expected "
+    own = message + (r"\[3, 8\]" if len(shape) == 2 else r"\[8\]")
+    refused(lambda: oxiwarp.rms_norm(x, weight), "^" + own, device=device)
+    refused(lambda: oxiwarp.rms_norm(x, weight, out=out), "^" + own, outputs=[out], device=device)
+    refused(lambda: oxiwarp.add_rms_norm(x, x, weight), "^add_" + message + r"\[8\]", device=device)
 
 
 def test_other_shapes(device):

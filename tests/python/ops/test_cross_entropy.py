@@ -69,7 +69,7 @@ def test_large_table(rows, cols, gib, cuda):
     target = torch.randint(0, cols, (rows,), device=cuda)
     loss, lse = oxiwarp.cross_entropy(logits, target, reduction="none", return_lse=True)
     assert not loss.isnan().any()
-    dlogits = OPS.cross_entropy_backward(logits, target, lse, torch.ones_like(lse), -100, 0.0, 0.0, 0.0)
+    dlogits = OPS.cross_entropy_backward(logits, target, None, lse, torch.ones_like(lse), -100, 0.0, 0.0, 0.0)
     for at in (slice(0, 3), slice(rows // 2, rows // 2 + 3), slice(rows - 3, rows)):
         wide = logits[at].double()
         close(loss[at], loss[at], F.cross_entropy(wide, target[at], reduction="none"))
@@ -161,10 +161,11 @@ def test_opcheck(dtype, device):
     logits, target = random((4, 3, 32), dtype, device), classes(12, 32, device).view(4, 3)
     lse = logits.float().logsumexp(-1)
     for params in ((-100, 0.0, 0.0, 0.0), (-100, 0.1, 0.01, 0.0), (-100, 0.1, 0.01, 5.0)):
-        torch.library.opcheck(OPS.cross_entropy.default, (logits, target, *params))
-        arguments = (logits, target, lse, torch.ones_like(lse), *params)
-        torch.library.opcheck(OPS.cross_entropy_backward.default, arguments)
-    torch.library.opcheck(OPS.cross_entropy.default, (logits[..., 16:], target.int() % 16, -1, 0.0, 0.0, 0.0))
+        for weight in (None, logits[0, 0].abs(), logits[0, 0].abs().float()):
+            torch.library.opcheck(OPS.cross_entropy.default, (logits, target, weight, *params))
+            arguments = (logits, target, weight, lse, torch.ones_like(lse), *params)
+            torch.library.opcheck(OPS.cross_entropy_backward.default, arguments)
+    torch.library.opcheck(OPS.cross_entropy.default, (logits[..., 16:], target.int() % 16, None, -1, 0.0, 0.0, 0.0))
 
 
 @pytest.mark.parametrize(("backend", "dynamic"), backends_by_size())
@@ -270,15 +271,17 @@ def test_softcap(rows, cols, dtype, softcap, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("single", [False, True], ids=["same", "float32"])
-def test_class_weights(single, dtype, device):
+@pytest.mark.parametrize("smoothing", [0.0, 0.25])
+@pytest.mark.parametrize("cols", [33, 640])
+def test_class_weights(cols, smoothing, single, dtype, device):
     """Loss and gradient with a weight of each class match torch in float64."""
-    rows, cols = 20, 33
+    rows = 20
     logits, dloss = random((rows, cols), dtype, device, scale=2.0), torch.tensor(1.75, device=device)
     weight = random((cols,), torch.float32 if single else dtype, device, 1).abs()
     weight[:4] = 0
     for reduction in ("mean", "sum", "none"):
         for ignored in (-100, 2):
-            options = dict(reduction=reduction, ignore_index=ignored)
+            options = dict(reduction=reduction, ignore_index=ignored, label_smoothing=smoothing)
             target = classes(rows, cols, device, ignored)
             own = lambda x, t, **o: F.cross_entropy(x, t, weight.double(), **o)  # noqa: E731
             loss, right = (
@@ -289,6 +292,35 @@ def test_class_weights(single, dtype, device):
             ours = gradient(oxiwarp.cross_entropy, logits, target, dloss, weight=weight, **options)
             right = gradient(own, logits.double(), target, dloss, **options)
             assert (ours.double() - right).abs().max() <= 4 * torch.finfo(dtype).eps * right.abs().max()
+
+
+def test_class_weights_of_any_stride(device):
+    logits, target = random((6, 16), torch.float32, device), classes(6, 16, device)
+    weight = random((16, 2), torch.float32, device, 1).abs()[:, 1]
+    torch.testing.assert_close(
+        oxiwarp.cross_entropy(logits, target, weight=weight, label_smoothing=0.5),
+        F.cross_entropy(logits, target, weight, label_smoothing=0.5),
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_class_weights_with_softcap_and_z_loss(dtype, device):
+    """The softcap applies to the logits, and the weight of the target also multiplies the term of z-loss."""
+    logits, dloss = random((9, 129), dtype, device, scale=2.0), torch.tensor(1.75, device=device)
+    weight, target = random((129,), torch.float32, device, 1).abs(), classes(9, 129, device)
+    options = dict(reduction="sum", label_smoothing=0.25)
+
+    def own(x, t, **_):
+        x = 3.0 * torch.tanh(x / 3.0)
+        squares = torch.where(t == -100, 0.0, weight.double()[t.clamp_min(0)] * torch.logsumexp(x, -1) ** 2)
+        return F.cross_entropy(x, t, weight.double(), **options) + 0.5 * squares.sum()
+
+    extra = dict(weight=weight, softcap=3.0, z_loss=0.5, **options)
+    loss, right = oxiwarp.cross_entropy(logits, target, **extra), own(logits.double(), target)
+    assert (loss.double() - right).abs() <= 4 * torch.finfo(dtype).eps * right.abs()
+    ours = gradient(oxiwarp.cross_entropy, logits, target, dloss, **extra)
+    right = gradient(own, logits.double(), target, dloss)
+    assert (ours.double() - right).abs().max() <= 4 * torch.finfo(dtype).eps * right.abs().max()
 
 
 def test_weight_is_a_constant(device):

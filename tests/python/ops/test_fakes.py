@@ -36,7 +36,11 @@ class On:
 CASES = {
     "rms_norm, eps": lambda on: oxiwarp.rms_norm(on.x, eps=-1.0),
     "rms_norm into out, eps": lambda on: oxiwarp.rms_norm(on.x, eps=-1.0, out=torch.empty_like(on.x)),
+    "rms_norm, weights of heads": lambda on: oxiwarp.rms_norm(on.heads, on.heads[0, 0, :2]),
+    "rms_norm, bias": lambda on: oxiwarp.rms_norm(on.x, bias=on.x[0, :3]),
     "add_rms_norm, eps": lambda on: oxiwarp.add_rms_norm(on.x, on.x, eps=-0.5),
+    "add_rms_norm into out, eps": lambda on: oxiwarp.add_rms_norm(on.x, on.x, eps=-0.5, out=(on.x, on.x.clone())),
+    "add_rms_norm, shape of sum": lambda on: oxiwarp.add_rms_norm(on.x, on.x, out=(on.x, on.x[:1])),
     "qk_norm_rope, eps": lambda on: oxiwarp.qk_norm_rope(on.heads, eps=-1.0),
     "qk_norm_rope, bias": lambda on: oxiwarp.qk_norm_rope(on.heads, q_bias=on.cos[0]),
     "qk_norm_rope, weights": lambda on: oxiwarp.qk_norm_rope(
@@ -65,6 +69,7 @@ CASES = {
     "positions, dimensions": lambda on: oxiwarp.rope_1d(on.heads, positions=on.places.expand(2, 2, 6)),
     "inv_freq": lambda on: oxiwarp.rope_1d(on.heads, inv_freq=on.cos[0]),
     "label_smoothing": lambda on: oxiwarp.cross_entropy(on.x, on.target, label_smoothing=-1.0),
+    "weights of classes": lambda on: oxiwarp.cross_entropy(on.x, on.target, weight=on.x[0, :1]),
     "z_loss": lambda on: oxiwarp.cross_entropy(on.x, on.target, z_loss=-0.5),
     "z_loss, infinite": lambda on: oxiwarp.cross_entropy(on.x, on.target, z_loss=INF),
     "z_loss, NaN": lambda on: oxiwarp.cross_entropy(on.x, on.target, z_loss=NAN),
@@ -127,7 +132,7 @@ def test_the_same_for_each_role(name, device):
         # the kernel rejects a class index in `target`, but a meta tensor has no values to check
         if "target of row" in real:
             continue
-        shape = form.info.roles.get(operand) in (Role.ROWS, Role.HEADS) and not what.startswith("as ")
+        shape = form.info.roles.get(operand) in (Role.ROWS, Role.BRANCH, Role.HEADS) and not what.startswith("as ")
         several = shape or operand == form.info.first
         both_refused = isinstance(real, str) and isinstance(fake, str)
         if real != fake and not (several and both_refused):

@@ -98,7 +98,7 @@ def test_row_gates_of_the_operator(device):
     """With one gate value per token, opcheck, torch.compile and meta tensors work. A gate table is then an
     error, because it needs a gate with as many columns as `x`."""
     x, y, gate = (random(shape, BF16, device, seed) for seed, shape in enumerate([(2, 3, 16), (2, 3, 16), (2, 3, 1)]))
-    torch.library.opcheck(torch.ops.oxiwarp.gated_residual.default, (x, y, gate, None, True, False))
+    torch.library.opcheck(torch.ops.oxiwarp.gated_residual.default, (x, y, gate, None, None, True, False))
     torch.compiler.reset()
     compiled = torch.compile(oxiwarp.gated_residual, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(x, y, gate), x + gate * y)

@@ -83,7 +83,7 @@ def test_operator(device):
     with meta tensors."""
     x, scale, shift = (random(s, F32, device, seed) for seed, s in enumerate([(2, 3, 16), (2, 1, 16), (16,)]))
     for shifted in (shift, None):
-        torch.library.opcheck(torch.ops.oxiwarp.modulate.default, (x, scale, shifted, True))
+        torch.library.opcheck(torch.ops.oxiwarp.modulate.default, (x, scale, shifted, None, True))
     torch.compiler.reset()
     inputs = [tensor.requires_grad_() for tensor in (x, scale, shift)]
     with torch.enable_grad():
@@ -100,9 +100,9 @@ def test_operator(device):
     ("call", "message"),
     [
         (lambda x: oxiwarp.modulate(x, x[:2]), "scale has shape [2, 8], expected one that broadcasts to [3, 8]"),
-        (lambda x: oxiwarp.modulate(x, x[:, :1]), "scale has shape [3, 1], expected a last dimension of 8"),
+        (lambda x: oxiwarp.modulate(x, x[0, 0]), "scale has shape [], expected a last dimension of 8"),
         (lambda x: oxiwarp.modulate(x, x[0], x[0, :4]), "shift has shape [4], expected one that broadcasts to [3, 8]"),
-        (lambda x: oxiwarp.modulate(x, x[0].half()), "scale is f16, expected f32"),
+        (lambda x: oxiwarp.modulate(x, x[0].int()), "scale is int32, expected f32, f16 or bf16"),
         (lambda x: oxiwarp.modulate(x.double(), x[0]), "x is float64, expected f32, f16 or bf16"),
     ],
 )

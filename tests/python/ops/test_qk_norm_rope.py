@@ -165,10 +165,11 @@ def test_out(device):
         oxiwarp.qk_norm_rope(q, None, out=q)
 
 
-@pytest.mark.parametrize("adjacent", ["tensors", "heads"])
+@pytest.mark.parametrize("adjacent", ["tensors", "heads", "heads of padded tokens"])
 def test_out_of_columns(adjacent, device):
     """`out` may be column slices of one buffer, such as the input of an attention kernel for packed queries,
-    keys and values. Queries and keys may have different numbers of heads."""
+    keys and values. Queries and keys may have different numbers of heads. The tokens of the buffer may be
+    padded, so that their distance is no multiple of the distance between heads."""
     counts = (6, 2, 2) if adjacent == "tensors" else (4, 4, 4)
     cos, sin = tables(5, 128, device)
     q, k, v = (torch.randn(2, 5, heads, 128, device=device).bfloat16() for heads in counts)
@@ -176,8 +177,9 @@ def test_out_of_columns(adjacent, device):
         buffer = torch.full((2, 5, sum(counts), 128), float("nan"), dtype=q.dtype, device=device)
         outs = buffer.split(counts, dim=2)
     else:
-        buffer = torch.full((2, 5, 4, 3, 128), float("nan"), dtype=q.dtype, device=device)
-        outs = buffer.unbind(dim=3)
+        padding = 8 if adjacent == "heads of padded tokens" else 0
+        buffer = torch.full((2, 5, 4 * 3 * 128 + padding), float("nan"), dtype=q.dtype, device=device)
+        outs = buffer[..., : 4 * 3 * 128].unflatten(-1, (4, 3, 128)).unbind(dim=3)
     outs[2].copy_(v)
     oxiwarp.qk_norm_rope(q, k, cos, sin, out=outs[:2])
     for made, wanted in zip(outs, (*oxiwarp.qk_norm_rope(q, k, cos, sin), v), strict=True):

@@ -234,3 +234,100 @@ def test_out_counts_as_a_write(device):
             product.backward()
     with torch.inference_mode():
         assert torch.equal(oxiwarp.rms_norm(x, out=torch.empty_like(x)), out)
+
+
+def affine_vectors(x, kind, seed):
+    """Return a weight or bias: none, one vector, one vector per head, or one float32 vector per head."""
+    if kind is None:
+        return None
+    shape = x.shape[-1:] if kind == "all heads" else x.shape[-2:]
+    return random(shape, torch.float32 if kind == "float32" else x.dtype, x.device, seed, 0.5)
+
+
+AFFINE = pytest.mark.parametrize(
+    ("weight", "bias"),
+    [("heads", None), ("float32", "heads"), ("all heads", "float32"), (None, "all heads"), ("heads", "all heads")],
+)
+
+
+@AFFINE
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(2, 5, 3, 7), (3, 4, 128), (2, 3, 2, 640)], ids=str)
+def test_heads_and_bias(shape, dtype, weight, bias, device):
+    """A weight and a bias may differ between heads. The bias is added before or after a rounding."""
+    x = random(shape, dtype, device)
+    weight, bias = affine_vectors(x, weight, 1), affine_vectors(x, bias, 2)
+    for rounding in ("once", "before_weight"):
+        out = poisoned_like(x)
+        y = oxiwarp.rms_norm(x, weight, bias=bias, rounding=rounding)
+        assert oxiwarp.rms_norm(x, weight, bias=bias, rounding=rounding, out=out) is out and torch.equal(y, out)
+        if bias is None:
+            right, own = reference(x, weight), torch_chain(x, weight, rounding=rounding)
+            check_error(y, own, right, f"{shape} {dtype} {rounding}")
+            continue
+        # The sum can be near 0, so the error is relative to its terms.
+        product = reference(x, weight)
+        size = product.abs() + bias.double().abs()
+        off = (y.double() - (product + bias.double())).abs() / size / torch.finfo(dtype).eps
+        assert off.max() <= (4.0 if dtype == torch.float32 else 0.51 if rounding == "once" else 1.6)
+
+
+@AFFINE
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gradients_of_heads_and_bias(dtype, weight, bias, device):
+    """The gradients match float64 autograd of the formula."""
+    x = random((2, 5, 3, 24), dtype, device)
+    weight, bias = affine_vectors(x, weight, 1), affine_vectors(x, bias, 2)
+    given = {name: value for name, value in (("x", x), ("weight", weight), ("bias", bias)) if value is not None}
+
+    def formula(x, weight=None, bias=None):
+        y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+        y = y if weight is None else y * weight
+        return y if bias is None else y + bias
+
+    dy = random(x.shape, dtype, device, 3)
+    leaves = {name: value.clone().requires_grad_() for name, value in given.items()}
+    wide = {name: value.double().requires_grad_() for name, value in given.items()}
+    with torch.enable_grad():
+        (oxiwarp.rms_norm(**leaves) * dy).sum().backward()
+        (formula(**wide) * dy.double()).sum().backward()
+    for name, leaf in leaves.items():
+        right = wide[name].grad
+        assert leaf.grad.dtype == leaf.dtype and leaf.grad.shape == leaf.shape
+        assert (leaf.grad.double() - right).abs().max() <= 8 * torch.finfo(dtype).eps * right.abs().max(), name
+    for name in given:  # a single operand may require grad
+        alone = {key: value.clone().requires_grad_(key == name) for key, value in given.items()}
+        with torch.enable_grad():
+            (oxiwarp.rms_norm(**alone) * dy).sum().backward()
+        assert torch.equal(alone[name].grad, leaves[name].grad), name
+
+
+def test_gradient_of_a_single_row(device):
+    """The gradient of a bias with the shape of `x` is the incoming gradient."""
+    x = random((8,), torch.float32, device)
+    bias = torch.zeros(8, device=device, requires_grad=True)
+    with torch.enable_grad():
+        oxiwarp.rms_norm(x, bias=bias).backward(x)
+    assert torch.equal(bias.grad, x)
+
+
+def test_heads_and_bias_are_refused(device):
+    x = random((2, 4, 8), torch.float32, device)
+    vectors = random((8, 8), torch.float32, device)
+    for options, error, message in (
+        (dict(weight=vectors[:3]), RuntimeError, r"weight has shape \[3, 8\], expected \[4, 8\]"),
+        (dict(bias=vectors), RuntimeError, r"bias has shape \[8, 8\], expected \[4, 8\]"),
+        (dict(bias=vectors[0, :7]), RuntimeError, r"bias has shape \[7\], expected \[8\]"),
+        (dict(bias=vectors[0].half()), RuntimeError, "bias is f16, expected f32"),
+        (dict(bias=vectors[:4].t().contiguous().t()), RuntimeError, "bias .*must be contiguous: call bias.contig"),
+        (dict(bias=vectors[0], eps=-1.0), RuntimeError, "eps is -1"),
+        (dict(bias=[0.0] * 8), TypeError, "bias is list, expected a torch.Tensor"),
+    ):
+        with pytest.raises(error, match=f"^rms_norm: {message}"):
+            oxiwarp.rms_norm(x, **options)
+        if error is RuntimeError and "contiguous" not in message:
+            meta = {
+                name: value.to("meta") if isinstance(value, torch.Tensor) else value for name, value in options.items()
+            }
+            with pytest.raises(error, match=f"^rms_norm: {message}"):
+                oxiwarp.rms_norm(x.to("meta"), **meta)

@@ -15,8 +15,8 @@ from oxiwarp.ops._roles import Role
 # Each operand has a role, which determines its shape. Operands with a role in `OF_ROWS` have one entry per
 # row of `x`. Operands with a role in `BROADCAST`, such as a scale, may broadcast. If the name of a test case
 # ends with `TOKEN`, each row has a separate scale.
-OF_ROWS = (Role.ROWS, Role.HEADS, Role.CLASSES, Role.TABLE, Role.POSITIONS)
-BROADCAST = (Role.BROADCAST, Role.PER_BATCH)
+OF_ROWS = (Role.ROWS, Role.BRANCH, Role.HEADS, Role.CLASSES, Role.TABLE, Role.POSITIONS)
+BROADCAST = (Role.BROADCAST, Role.MODULATION, Role.PER_BATCH)
 TOKEN = ", scale of a token"
 
 

@@ -6,11 +6,13 @@ import inspect
 import pytest
 import torch
 from helpers import random
+from joint_models import FAMILIES, build
 from models import ltx, ltx_input
 
 import oxiwarp
 from oxiwarp.patching.fusions.core import attention as _attention
-from oxiwarp.patching.fusions.diffusers import attention_module, timesteps
+from oxiwarp.patching.fusions.diffusers import timesteps
+from oxiwarp.patching.rewrite import identities
 
 transformer_ltx = pytest.importorskip("diffusers.models.transformers.transformer_ltx")
 processors = pytest.importorskip("diffusers.models.attention_processor")
@@ -128,12 +130,26 @@ def test_signature_is_read_once(looked_up):
     assert torch.equal(model(**ltx_input())[0], stock) and len(looked_up) == 4
 
 
-def test_attention_modules_compiled(looked_up, monkeypatch):
-    """torch.compile traces the original method of attention modules."""
+def test_signature_of_another_order(looked_up):
+    """The processor of Qwen-Image has its arguments in another order than the attention module. Its signature is
+    read once, too."""
+    family = FAMILIES["qwen_image"]
+    model = build(family)
+    oxiwarp.patch(model, cpu_kernels=True)
+    model(**family.inputs(torch.float32, "cpu"))
+    looked_up.clear()
+    model(**family.inputs(torch.float32, "cpu"))
+    assert not looked_up
+    oxiwarp.unpatch(model)
+    model(**family.inputs(torch.float32, "cpu"))
+    assert looked_up
+
+
+def test_attention_modules_compiled(monkeypatch):
+    """Under torch.compile, attention modules do not use the cache of signatures."""
     model, made = ltx(), []
     oxiwarp.patch(model, cpu_kernels=True)
-    attention_module.signatures.cache_clear()
-    monkeypatch.setattr(attention_module, "signature", lambda *classes: made.append(classes))
+    monkeypatch.setattr(identities, "signature_of_method", made.append)
     torch.compiler.reset()
     torch.compile(model, fullgraph=True, backend="eager")(**ltx_input())
     assert not made

@@ -15,7 +15,8 @@ from models import BareRMSNorm
 from torch import nn
 
 import oxiwarp
-from oxiwarp.patching.class_swap import recipe_of
+from oxiwarp.patching.class_swap import recipe_of, replace
+from oxiwarp.patching.fusions import FusedRecipe
 from oxiwarp.patching.old_names import OLD_NAMES
 
 # A pickled dict (protocol 2) from an oxiwarp version in which Python modules had other paths. "norm" and
@@ -53,6 +54,19 @@ def test_written_again(old):
     for name in OLD_NAMES:
         assert f"oxiwarp.{name}\n".encode() in PICKLE.read_bytes() or name == "fusions"
         assert f"oxiwarp.{name}\n".encode() not in data
+
+
+def test_removed_fusion():
+    """If a fusion does not exist any more, a module from an old pickle with this fusion runs its original
+    method. `patch` then replaces the method again."""
+    own = nn.LayerNorm(64)
+    replace(own, FusedRecipe("removed.fusion", "exact", cpu_kernels=True))
+    loaded, x = pickle.loads(pickle.dumps(own)), random((4, 64), torch.float32, "cpu")
+    assert torch.equal(loaded(x), nn.LayerNorm(64)(x))
+    skipped = oxiwarp.patch(loaded, skip="*", allow_empty=True)
+    assert [row.op for row in skipped] == ["-"]
+    oxiwarp.patch(loaded, cpu_kernels=True)
+    assert recipe_of(loaded).fusion == "layer_norm" and oxiwarp.unpatch(loaded) == 1
 
 
 def test_before_any_import():

@@ -205,7 +205,7 @@ def test_gpus(monkeypatch, there, capability, ours):
 
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_beside_the_feed_forward(name, measured, monkeypatch, device):
-    """In single-stream blocks, `oxiwarp.attention` writes directly into the input buffer of the output
+    """In FLUX.1's single-stream blocks, `oxiwarp.attention` writes directly into the input buffer of the output
     projection.
 
     If the attention module has a hook, the result of the attention is copied into this buffer instead.
@@ -215,7 +215,8 @@ def test_beside_the_feed_forward(name, measured, monkeypatch, device):
     oxiwarp.patch(model, cpu_kernels=True, attention=True)
     with Operators() as operators:
         y = step(family, model, dtype, device)[0]
-    assert operators.calls["attention_out"] == 2 and operators.calls["attention"] == 1
+    beside = 2 if name == "flux" else 0  # FLUX.2 has no fusion. `torch.cat` copies the result of its attention.
+    assert operators.calls["attention_out"] == beside and operators.calls["attention"] == 3 - beside
     own = step(family, build(family, dtype, device), dtype, device)[0]
     torch.testing.assert_close(y, own, rtol=0.02, atol=0.02)
     torch._dynamo.reset()
@@ -276,7 +277,7 @@ def test_part_of_the_heads(name, ours, measured, device):
         with Operators() as operators:
             results.append(step(family, model, dtype, device)[0])
     torch.testing.assert_close(*results[::-1], rtol=0.02, atol=0.02)
-    assert operators.calls["attention_out"] == (2 if ours else 0)
+    assert operators.calls["attention_out"] == (2 if ours and name == "flux" else 0)
     written = operators.calls["activation_out"] + operators.calls["gated_activation_out"]
     assert written == len(model.single_transformer_blocks)
 

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 import torch
 from rich.console import Console
+from torch import nn
 
 import oxiwarp
 from oxiwarp.patching.report import NO_KERNEL, Report
@@ -123,3 +124,31 @@ def test_machine_without_gpu(monkeypatch):
             )
             assert text.startswith(expected)
         assert (report.warning in report._repr_html_()) and bool(report.warning) == warned
+
+
+class HalfBlock(nn.Module):
+    """A block with two chains. No kernel computes the GroupNorm of the second one."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.gate = nn.GroupNorm(2, 8), nn.Parameter(torch.ones(8))
+        self.inner_block = PlainBlock()
+
+    def forward(self, x, y, scale, shift):
+        x = x + self.gate * y
+        return self.inner_block(self.norm(x.mT) * (1 + scale) + shift)
+
+
+class PlainBlock(nn.Module):
+    def forward(self, x):
+        return x - 1
+
+
+def test_chains_that_are_left():
+    """The row of a rewritten class names the chains that no kernel computes. A note names the blocks that have
+    no chain."""
+    report = oxiwarp.patch(HalfBlock())
+    row = next(row for row in report if row.module_class.endswith("HalfBlock"))
+    assert (row.status, row.op) == ("replaced", "gated_residual")
+    assert row.reason == "1 of 2 chains left: GroupNorm is no known norm"
+    assert report.notes[0] == "without an expression that a kernel computes: PlainBlock × 1"

@@ -194,26 +194,20 @@ class Modulated(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("norm", "op"),
-    [(nn.RMSNorm, "modulate"), (research_models.GainRMSNorm, "ada_norm")],
+    ("norm", "rounding"),
+    [(nn.RMSNorm, "once"), (research_models.GainRMSNorm, "before_weight")],
     ids=["once", "before"],
 )
-def test_weights_of_modulated_rms_norms(norm, op, monkeypatch):
-    """The operator `ada_norm` rounds the normalized row before it applies the weight. `patch` does not use
-    `ada_norm` for an RMSNorm that rounds only after it has applied the weight."""
-    called = []
+def test_weights_of_modulated_rms_norms(norm, rounding, monkeypatch):
+    """The operator `ada_norm` rounds before it applies the weight, or only after it. `patch` chooses the rounding of
+    the module."""
+    called, ada_norm = [], calls.ops.ada_norm
 
-    def logged(name):
-        function = getattr(calls.ops, name)
+    def run(*args, **options):
+        called.append(options["rounding"])
+        return ada_norm(*args, **options)
 
-        def run(*args, **options):
-            called.append(name)
-            return function(*args, **options)
-
-        return run
-
-    for name in ("ada_norm", "modulate"):
-        monkeypatch.setattr(calls.ops, name, logged(name))
+    monkeypatch.setattr(calls.ops, "ada_norm", run)
     width = research_models.WIDTH
     module = Modulated(norm(width)).bfloat16()
     nn.init.normal_(module.norm.weight, mean=1.0, std=0.3)
@@ -223,7 +217,7 @@ def test_weights_of_modulated_rms_norms(norm, op, monkeypatch):
         report = oxiwarp.patch(module, cpu_kernels=True)
         assert (module(x, scale, shift) != stock).float().mean() < 0.02
     (ran,) = [row for row in report.ran() if row.line]
-    assert ran.kernels == 1 and not ran.fallbacks and called == [op]
+    assert ran.kernels == 1 and not ran.fallbacks and called == [rounding]
 
 
 class Shortened(nn.Module):

@@ -116,3 +116,65 @@ def test_results_of_another_dtype(dtype, device):
     own, made, rows = run(Wide(), x, scale, shift, dtype)
     close(made, own)
     assert [row.kernels for row in rows] == [int(dtype != torch.float64)]
+
+
+class TorchRmsNorm(nn.Module):
+    """The norm and the modulation of MiniMax-H3."""
+
+    def __init__(self, affine=True):
+        super().__init__()
+        self.norm = nn.RMSNorm(WIDTH, eps=1e-6, elementwise_affine=affine)
+
+    def forward(self, x, c):
+        return self.norm(x) * (1.0 + c[:, None]) + c[:, None]
+
+
+class GateOfToken(Scaled):
+    """A residual whose gate has one number per token, and the norm of the sum."""
+
+    def forward(self, x, c):
+        x = x + x[..., :1] * self.proj(x)
+        return self.norm(x) * (1 + c[:, None]), x
+
+
+class Float32Residual(Scaled):
+    """A float32 residual with a 16-bit branch and gate."""
+
+    def forward(self, x, c):
+        branch = self.proj(c[:, None].expand(-1, x.shape[1], -1))
+        x = x + c[:, None] * branch
+        return x
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("affine", [True, False])
+def test_torch_rms_norm(affine, dtype, device):
+    """One kernel computes torch.nn.RMSNorm and a modulation. On a GPU, all bits are equal."""
+    module = TorchRmsNorm(affine).to(device, dtype)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    own, made, rows = run(module, random((2, 5, WIDTH), dtype, device), random((2, WIDTH), dtype, device, 1))
+    close(made, own)
+    assert made.is_cpu or torch.equal(made, own)
+    assert kernels(rows)["ada_norm"] == 1 and sum(row.kernels for row in rows) == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gate_of_token(dtype, device):
+    """One kernel computes a residual with one gate per token, and the modulated norm of the sum."""
+    module = GateOfToken().to(device, dtype)
+    own, made, rows = run(module, random((2, 5, WIDTH), dtype, device), random((2, WIDTH), dtype, device, 1))
+    for one, other in zip(made, own, strict=True):
+        close(one, other)
+    assert torch.equal(made[1], own[1])
+    assert sum(row.kernels for row in rows) == 1 and "gated_residual_ada_norm" in rows[0].op
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_float32_residual(dtype, device):
+    """One kernel adds a 16-bit branch to a float32 residual, with the bits of torch."""
+    module = Float32Residual().to(device, dtype)
+    x = random((2, 5, WIDTH), torch.float32, device)
+    own, made, rows = run(module, x, random((2, WIDTH), dtype, device, 1))
+    assert made.dtype == torch.float32 and torch.equal(made, own)
+    assert kernels(rows)["gated_residual"] == 1

@@ -313,3 +313,28 @@ def test_multiples(factor, text, tmp_path):
         own, made, outcomes = ran(cls, dtype, factor=value.to(dtype) if isinstance(value, torch.Tensor) else value)
         close(made, own, dtype)
         assert torch.equal(made[0], own[0]) and set(outcomes[0]) == {"kernel"}
+
+
+class OneSum(nn.Module):
+    """A method with the norm of a sum."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x, y):
+        return self.norm(x + y)
+
+
+@pytest.mark.parametrize(
+    ("norm", "op", "exactness"),
+    [
+        (nn.LayerNorm, "gated_residual_ada_norm", "bit-exact"),
+        (nn.RMSNorm, "add_rms_norm", "same roundings"),
+    ],
+)
+def test_report_of_a_sum(norm, op, exactness):
+    """The report names only the operator for the class of the norm, and the guarantee of this operator."""
+    report = oxiwarp.patch(OneSum(norm(WIDTH)))
+    row = next(row for row in report if row.module_class.endswith("OneSum"))
+    assert (row.op, row.exactness, row.status) == (op, exactness, "replaced")

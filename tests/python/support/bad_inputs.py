@@ -52,6 +52,14 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
 def changes(role: Role) -> dict[str, Change]:
     """Return functions that make an operand of this role invalid. The keys of the dict describe the
     changes."""
+    if role in (Role.BRANCH, Role.ANY_VECTOR, Role.MODULATION):
+        dtypes = {what: DTYPES[what] for what in ("as double", "as integers", "as bool")}
+        shapes = {what: change for what, change in SHAPES.items() if what != "one column"}
+        return (
+            dtypes
+            | (SHAPES if role is not Role.MODULATION else shapes)
+            | (BATCHES if role is not Role.ANY_VECTOR else {})
+        )
     if role in (Role.VECTOR, Role.BIAS, Role.HEAD_VECTOR, Role.FREQUENCIES):
         return DTYPES | SHAPES
     if role in (Role.POSITIONS, Role.CLASSES):  # several dtypes are valid

@@ -46,7 +46,9 @@ class Call:
         return ("x", *self.like_x, *self.modulations, *self.vectors)
 
 
-MODULATIONS = (Role.BROADCAST, Role.PER_BATCH)
+ROWS = (Role.ROWS, Role.BRANCH)
+MODULATIONS = (Role.BROADCAST, Role.MODULATION, Role.PER_BATCH)
+VECTORS = (Role.VECTOR, Role.ANY_VECTOR)
 # Options that select another formula. For each of these options of an operator, the list has one more entry.
 OPTIONS = {"norm": ("RMS", "rms_norm"), "gate_first": ("gate first", True), "activation": ("sigmoid", "sigmoid")}
 
@@ -54,12 +56,11 @@ OPTIONS = {"norm": ("RMS", "rms_norm"), "gate_first": ("gate first", True), "act
 def made():
     calls = {}
     for info in INFOS.values():
-        roles = dict(list(info.roles.items())[1:])
-        if info.reference is None or not {*roles.values()} <= {Role.ROWS, Role.VECTOR, *MODULATIONS}:
+        roles = {name: role for name, role in list(info.roles.items())[1:] if role is not Role.INDEX}
+        if info.reference is None or not {*roles.values()} <= {*ROWS, *VECTORS, *MODULATIONS}:
             continue
         operands = [
-            tuple(name for name, role in roles.items() if role in kind)
-            for kind in ((Role.ROWS,), MODULATIONS, (Role.VECTOR,))
+            tuple(name for name, role in roles.items() if role in kind) for kind in (ROWS, MODULATIONS, VECTORS)
         ]
         ours = functools.partial(info.function, eps=EPS) if info.name == "layer_norm" else info.function
         calls[info.name] = Call(ours, info.reference, *operands)

@@ -43,6 +43,16 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None
     return y if bias is None else y + bias
 
 
+def torch_rms_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = EPS) -> Tensor:
+    """Compute torch.nn.RMSNorm, which rounds once. torch has no RMSNorm with a bias, so a bias is added before this
+    rounding."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    if bias is None and (weight is None or weight.dtype == x.dtype):
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+    y = F.rms_norm(wide, x.shape[-1:], None if weight is None else weight.to(wide.dtype), eps)
+    return (y if bias is None else y + bias).to(x.dtype)
+
+
 def rms_norm_gated(
     x: Tensor,
     gate: Tensor,
@@ -67,6 +77,7 @@ def rms_norm_gated(
 
 
 NORMS = {"layer_norm": layer_norm, "rms_norm": rms_norm}
+ROUNDINGS = {"before_weight": NORMS, "once": {**NORMS, "rms_norm": torch_rms_norm}}
 
 
 def summed(value: Tensor | None, table: Tensor | None) -> Tensor | None:
@@ -83,6 +94,7 @@ def ada_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = EPS,
+    rounding: str = "before_weight",
     scale_table: Tensor | None = None,
     shift_table: Tensor | None = None,
 ) -> Tensor:
@@ -95,7 +107,7 @@ def ada_norm(
         operands = [tensor if tensor is None else tensor.float() for tensor in operands]
     weight, bias, scale, shift = operands
     wide = x.float() if scale.dtype == F32 else x
-    y = NORMS[norm](wide, weight, bias, eps) * (1 + scale)
+    y = ROUNDINGS[rounding][norm](wide, weight, bias, eps) * (1 + scale)
     return (y if shift is None else y + shift).to(x.dtype)
 
 

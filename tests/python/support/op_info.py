@@ -43,9 +43,12 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }
 MADE = {  # the roles for which `Operands.make` makes tensors
     Role.ROWS,
+    Role.BRANCH,
     Role.VECTOR,
+    Role.ANY_VECTOR,
     Role.BIAS,
     Role.BROADCAST,
+    Role.MODULATION,
     Role.PER_BATCH,
     Role.CLASSES,
     Role.HEADS,
@@ -212,11 +215,13 @@ class Operands:
         match role:
             case Role.ROWS:
                 return x if name == form.info.first else self.rows_like(x, at)
+            case Role.BRANCH:
+                return self.rows_like(x, 1)
             case Role.HEADS:
                 return x if "head_dim" in form.options else self.heads(x)
-            case Role.BROADCAST | Role.PER_BATCH:
+            case Role.BROADCAST | Role.MODULATION | Role.PER_BATCH:
                 return self.broadcast[at]
-            case Role.VECTOR:
+            case Role.VECTOR | Role.ANY_VECTOR:
                 return self.vectors[at]
             case Role.MATRIX:
                 return self.matrix
@@ -262,13 +267,7 @@ SPECIAL = {
         OpInfo("ada_norm", norms.ada_norm),
         OpInfo("ada_norm_pair", norms.ada_norm_pair, result=1),
         OpInfo("attention", dtypes=_SIXTEEN, rows=None),
-        OpInfo(
-            "cross_entropy",
-            rows={"reduction": "none"},
-            without=("weight",),
-            extra={"class weights": (("logits", "target", "weight"), {})},
-            copied=("weight",),
-        ),
+        OpInfo("cross_entropy", rows={"reduction": "none"}, copied=("weight",)),
         OpInfo("gated_residual", norms.gated_residual, linear=True),
         OpInfo("gated_residual_ada_norm", norms.gated_residual_ada_norm),
         OpInfo("layer_norm", norms.layer_norm),

@@ -53,7 +53,7 @@ NUMBERS = {
 }
 # Optional operands that are never passed: biases of LayerNorm, masks and packed sequences. They cannot be
 # combined with some other operands.
-EXCLUDED = ("q_bias", "k_bias", "mask", "cu_seqlens_q", "cu_seqlens_k")
+EXCLUDED = ("index", "q_bias", "k_bias", "mask", "cu_seqlens_q", "cu_seqlens_k")
 
 
 class Tensors:
@@ -83,9 +83,9 @@ class Tensors:
                 return self.strided(batch, tokens, cols // 2 if halves else cols)
             case Role.ROWS if Role.FACTOR in operator.roles.values():
                 return self.random(batch * tokens, cols)
-            case Role.ROWS:
+            case Role.ROWS | Role.BRANCH:
                 return self.random(batch, tokens, cols // 2 if halves and name == "dy" else cols)
-            case Role.VECTOR:
+            case Role.VECTOR | Role.ANY_VECTOR:
                 return self.random(cols)
             case Role.BIAS if of_matrix:
                 return self.random(MATRIX_ROWS)
@@ -93,7 +93,7 @@ class Tensors:
                 return self.random(2 * cols if "second" in given else cols)
             case Role.BROADCAST if operator.name == "gated_residual_backward":
                 return self.random(batch, cols)  # a row per group of rows
-            case Role.BROADCAST:
+            case Role.BROADCAST | Role.MODULATION:
                 return self.random(batch, 1, cols)
             case Role.CLASSES:
                 return torch.zeros(batch, tokens, dtype=torch.long, device=self.device)

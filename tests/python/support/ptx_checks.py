@@ -295,7 +295,7 @@ RESIDENCIES = {
 PACKS = re.compile(
     r"(?:activation|add_rms_norm|cross_entropy|gated_activation|gated_residual(?:_per_row)?|modulate"
     r"|gated_residual_backward_per_(?:group|token)"
-    r"|layer_norm_backward(?:_rows2)?|rms_norm|rms_norm_gated|softmax)(?:_backward)?(?:_sigmoid|_relu2)?_(?:block|cluster)\d+"
+    r"|layer_norm_backward(?:_rows2)?|rms_norm|rms_norm_gated|softmax)(?:_backward)?(?:_sigmoid|_relu2|_inplace|_affine)?_(?:block|cluster)\d+"
 )
 # Number of accesses per kernel to single elements that do not belong to the row. Such an element is the
 # position of a token, the gate of a row or its gradient, or the partial sum of a warp.

@@ -23,6 +23,7 @@ from checkout import ROOT
         "lint",
         "check",
         "test-op",
+        "test-ptx",
         "test-extra",
     ],
 )

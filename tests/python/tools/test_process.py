@@ -68,7 +68,7 @@ def test_no_symbols_of_the_driver():
 
 
 def test_kernel_info():
-    """Every op has kernels for the same dtypes on all architectures. Every op is also an operator in
+    """Every op has kernels for the same dtypes on all architectures of this build. Every op is also an operator in
     `torch.ops.oxiwarp`.
 
     Two architectures are exceptions: sm_75 has no kernels of attention and of matrix products, and only some ops have
@@ -78,7 +78,7 @@ def test_kernel_info():
     kernels = {row for row in every if not row[2].endswith("a")}
     assert {row[:2] for row in every - kernels} <= {row[:2] for row in kernels}
     ops, archs = {op for op, _, _ in kernels}, {arch for _, _, arch in kernels}
-    assert ops >= {"rms_norm", "layer_norm", "ada_norm", "gated_residual"} and archs >= {"sm_75", "sm_80", "sm_90"}
+    assert ops >= {"rms_norm", "layer_norm", "ada_norm", "gated_residual"} and "sm_90" in archs
     tiled = {row for row in kernels if row[0].startswith(("attention", "linear"))}
     assert {arch for _, _, arch in tiled} == archs - {"sm_75"}
     kernels -= tiled

@@ -14,22 +14,22 @@ from oxiwarp.cli import warmup
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    """Simulate two GPUs that can launch the kernels of sm_80. Return two lists: the names of these kernels,
+    """Simulate two GPUs that can launch the kernels of sm_90. Return two lists: the names of these kernels,
     and a record of loaded kernels."""
     loaded, lock = [], threading.Lock()
-    names = sorted({entry for kernel in kernel_info() if kernel["arch"] == "sm_80" for entry in kernel["entries"]})
+    names = sorted({entry for kernel in kernel_info() if kernel["arch"] == "sm_90" for entry in kernel["entries"]})
 
     def prepare(index, name):
         with lock:
             loaded.append((index, name))
 
-    devices = [{"index": index, "name": f"GPU {index}", "ptx": "sm_80", "error": None} for index in range(2)]
+    devices = [{"index": index, "name": f"GPU {index}", "ptx": "sm_90", "error": None} for index in range(2)]
     monkeypatch.delenv("CUDA_CACHE_DISABLE", raising=False)
     monkeypatch.setattr(_native, "devices", lambda: devices)
     monkeypatch.setattr(_native, "kernel_names", lambda index: names)
     monkeypatch.setattr(_native, "prepare_kernel", prepare)
     if not names:
-        pytest.skip("this build has no PTX for sm_80")
+        pytest.skip("this build has no PTX for sm_90")
     return names, loaded
 
 

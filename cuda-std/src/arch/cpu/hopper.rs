@@ -86,7 +86,7 @@ pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
 
 /// Checks an access of the running thread to shared memory and returns its offset.
 #[track_caller]
-fn own_bytes(address: u32, bytes: usize, writes: bool) -> usize {
+pub(super) fn own_bytes(address: u32, bytes: usize, writes: bool) -> usize {
     super::memory::check_aligned(address as usize, bytes);
     let offset = (address as usize).wrapping_sub(FIRST_ADDRESS as usize);
     super::memory::check_shared(offset, bytes);

@@ -1,10 +1,11 @@
 //! Matrix multiplication by a warp on the CPU executor. The functions have the same names as the PTX versions
 //! in `arch/ptx/mma.rs`.
+use super::hopper::own_bytes;
 use super::memory::shared_base;
 use super::thread::lane;
 use crate::cpu::cluster::FIRST_ADDRESS;
 use crate::cpu::tensor_core::OperandType;
-use crate::cpu::{Fragments, Operation, exchange_here, here, multiply, note};
+use crate::cpu::{Fragments, Operation, exchange_here, here, multiply};
 
 macro_rules! products {
     ($($name:ident: $t:ident;)*) => { $(
@@ -31,7 +32,7 @@ products! {
 unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
     let row = exchange_here(Operation::LoadMatrices, address, lane);
     // SAFETY: the read covers element `element` of the 16 bytes at `row`, and `element` is less than 8.
-    // `Shared::window` checked that these bytes lie in shared memory.
+    // `own_bytes` checked that these bytes lie in shared memory.
     u32::from(unsafe {
         shared_base().add((row - FIRST_ADDRESS) as usize).cast::<u16>().add(element as usize).read()
     })
@@ -44,7 +45,7 @@ unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
 #[track_caller]
 pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
     here();
-    note((row - FIRST_ADDRESS) as usize, 16, false);
+    own_bytes(row, 16, false);
     let lane = lane();
     // SAFETY: every lane passes the address of 16 bytes in shared memory, and a barrier separates this load
     // from writes to these bytes.
@@ -58,7 +59,7 @@ pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
 #[track_caller]
 pub unsafe fn load_matrices_transposed(row: u32) -> [u32; 4] {
     here();
-    note((row - FIRST_ADDRESS) as usize, 16, false);
+    own_bytes(row, 16, false);
     let lane = lane();
     // SAFETY: every lane passes the address of 16 bytes in shared memory, and a barrier separates this load
     // from writes to these bytes.

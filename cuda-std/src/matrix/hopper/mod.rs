@@ -8,7 +8,7 @@
 //! | `cuda::barrier`, `mbarrier` | [`barrier::Barrier`] |
 //! | `bar.sync` with a number | [`barrier::Named`] |
 //! | `CUtensorMap`, `cp.async.bulk.tensor` | [`tensor_map::TensorMap`] |
-//! | `stmatrix` | [`shared_store_matrices`], [`shared_store_transposed`] |
+//! | `ldmatrix`, `stmatrix` | [`shared_load_matrices`], [`shared_store_matrices`], [`shared_store_transposed`] |
 //! | `wgmma` and its descriptors | [`wgmma`] |
 //! | `setmaxnreg` | [`take_registers`], [`give_registers`] |
 use crate::arch::{self, hopper};
@@ -76,6 +76,21 @@ pub unsafe fn shared_store(address: u32, value: f32) {
     // SAFETY: the store writes the 4 bytes at `address`. The caller guarantees that they are aligned and lie
     // inside the launch's shared memory.
     unsafe { hopper::shared_store(address, value) }
+}
+
+/// Reads four matrices from shared memory (`ldmatrix.x4`). Each matrix has 8 rows of 16 bytes. The addresses
+/// and the elements of a lane are those of [`shared_store_matrices`].
+///
+/// # Safety
+/// Each address is a multiple of 16, and its 16 bytes lie inside the launch's shared memory. Barriers
+/// separate this read from the writes of other threads to these rows. All lanes of the warp call this
+/// function.
+#[inline(always)]
+#[track_caller]
+pub unsafe fn shared_load_matrices(address: u32) -> [u32; 4] {
+    // SAFETY: each lane passes the address of 16 bytes. The caller guarantees that they are aligned and lie
+    // inside the launch's shared memory.
+    unsafe { arch::load_matrices(address) }
 }
 
 /// Writes four matrices to shared memory (`stmatrix.x4`). Each matrix has 8 rows of 16 bytes.

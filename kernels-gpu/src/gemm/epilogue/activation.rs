@@ -18,7 +18,7 @@ impl Epilogue for Activation {
     unsafe fn fetch(&self, _at: FragmentPlace) {}
 
     #[inline(always)]
-    fn apply<T: Elem<F32Vec = [f32; 8]>>(&self, [sums, _]: [[f32; 8]; 2], (): ()) -> [u32; 4] {
+    fn apply<T: Elem<F32Vec = [f32; 8]>>(&self, [sums, _]: [[f32; 8]; 2], _: [u32; 4], (): ()) -> [u32; 4] {
         if self.0.exact != 0 {
             Selected::exact(self.0.function, RoundedVec::<T>::new(sums)).pack().words()
         } else {

@@ -98,6 +98,33 @@ impl ColumnBias {
         [0, 8].map(|offset| unsafe { self.pair::<T>(start, column + offset) })
     }
 
+    /// Does the same as [`ColumnBias::fetch`], but returns pairs of 16-bit elements.
+    ///
+    /// # Safety
+    /// The fields describe the bias of this launch.
+    #[inline(always)]
+    pub unsafe fn words(self, start: u32, column: u32) -> [u32; 2] {
+        // SAFETY: the caller guarantees that the fields describe the bias of this launch.
+        [0, 8].map(|offset| unsafe { self.word(start, column + offset) }.unwrap_or(0))
+    }
+
+    /// Returns the bias of two columns as a pair of 16-bit elements, or `None` if there is no bias or the
+    /// result does not have these columns. The method `pair` does not call this method, because the compiler
+    /// would then emit other code for all kernels.
+    ///
+    /// # Safety
+    /// The fields describe the bias of this launch.
+    #[inline(always)]
+    unsafe fn word(self, start: u32, column: u32) -> Option<u32> {
+        if self.base.is_null() || column >= self.columns {
+            return None;
+        }
+        let from = self.base.wrapping_add(2 * (start + column) as usize);
+        // SAFETY: the load reads the bias of two columns. The bias has one element per column, and the number
+        // of columns is even, so both elements exist.
+        Some(unsafe { load_word(from, self.pairs) })
+    }
+
     /// Returns the bias of two columns, or zeros if there is no bias or the result does not have these
     /// columns.
     ///
@@ -114,6 +141,12 @@ impl ColumnBias {
         let word = unsafe { load_word(from, self.pairs) };
         [word & 0xffff, word >> 16].map(|bits| T::from_bits(bits).to_f32())
     }
+}
+
+/// Converts the bias of four columns, two pairs of 16-bit elements, to f32.
+#[inline(always)]
+pub(crate) fn bias_pairs<T: Elem>(words: [u32; 2]) -> [[f32; 2]; 2] {
+    words.map(|word| [word & 0xffff, word >> 16].map(|bits| T::from_bits(bits).to_f32()))
 }
 
 /// Adds the bias to the sums of a fragment.

@@ -37,7 +37,7 @@ impl Epilogue for GatedActivation {
     unsafe fn fetch(&self, _at: FragmentPlace) {}
 
     #[inline(always)]
-    fn apply<T: Elem<F32Vec = [f32; 8]>>(&self, [gate, up]: [[f32; 8]; 2], (): ()) -> [u32; 4] {
+    fn apply<T: Elem<F32Vec = [f32; 8]>>(&self, [gate, up]: [[f32; 8]; 2], _: [u32; 4], (): ()) -> [u32; 4] {
         let ActivationParams { function, exact } = self.0.activation;
         if exact != 0 {
             let activated = Selected::exact(function, RoundedVec::<T>::new(gate));

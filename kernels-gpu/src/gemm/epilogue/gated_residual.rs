@@ -113,57 +113,49 @@ impl<const PAIRS: bool> GatedResidual<PAIRS> {
     }
 }
 
-/// A thread's operands of a fragment.
+/// A thread's elements of the gate, and their place.
 #[derive(Clone, Copy)]
-pub(crate) struct FetchedResidual {
-    residual: [u32; 4],
-    gate: [u32; 4],
+pub(crate) struct FetchedGate {
+    words: [u32; 4],
     at: FragmentPlace,
 }
 
 impl<const PAIRS: bool> Epilogue for GatedResidual<PAIRS> {
-    type Fetched = FetchedResidual;
+    const OPERAND: bool = true;
+    type Fetched = FetchedGate;
 
     #[inline(always)]
-    unsafe fn prefetch(&self, [row, column]: [u32; 2], columns: u32) {
-        let p = &self.0;
-        if row < p.rows && column < p.columns {
-            let from = p.residual.wrapping_add((u64::from(row) * p.row_bytes) as usize);
-            // SAFETY: the prefetch names bytes of a row of the residual. The comparison above checked row and
-            // column. The rows are aligned to 16 bytes in all kernels that call this method.
-            unsafe {
-                mem::prefetch(from.wrapping_add(2 * column as usize), 2 * columns.min(p.columns - column));
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn fetch(&self, at: FragmentPlace) -> FetchedResidual {
+    unsafe fn operand(&self, at: FragmentPlace) -> [u32; 4] {
         let rows = [0, 8].map(|offset| {
             let offset = u64::from(at.row + offset) * self.0.row_bytes;
             self.0.residual.wrapping_add(offset as usize)
         });
-        let residual = core::array::from_fn(|i| {
+        core::array::from_fn(|i| {
             let from = rows[i % 2].wrapping_add(2 * at.word(i as u32)[1] as usize);
             // SAFETY: the load reads two adjacent elements of the residual. `has` checked that the residual
             // has the row and the first element. The number of columns is even, so the second element exists,
             // too.
             if self.has(at, i as u32) { unsafe { load_word(from, PAIRS) } } else { 0 }
-        });
-        let gate = match self.0.gate.kind {
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn fetch(&self, at: FragmentPlace) -> FetchedGate {
+        let words = match self.0.gate.kind {
             // SAFETY: the caller guarantees that the gate belongs to this launch. Its kind says that its
             // elements have 16 bits.
             OperandKind::SAME => unsafe { self.gate_words(at) },
             _ => [0; 4],
         };
-        FetchedResidual { residual, gate, at }
+        FetchedGate { words, at }
     }
 
     #[inline(always)]
     fn apply<T: Elem<F32Vec = [f32; 8]>>(
         &self,
         [sums, _]: [[f32; 8]; 2],
-        FetchedResidual { residual, gate, at }: FetchedResidual,
+        residual: [u32; 4],
+        FetchedGate { words, at }: FetchedGate,
     ) -> [u32; 4] {
         let residual = Pack::<T>::from_words(residual);
         let gate = match self.0.gate.kind {
@@ -171,7 +163,7 @@ impl<const PAIRS: bool> Epilogue for GatedResidual<PAIRS> {
             // SAFETY: the caller of `fetch` guaranteed that the gate belongs to this launch. Its kind says
             // that its elements are f32.
             OperandKind::F32 => BroadcastElements::F32(unsafe { self.gate_lanes(at) }),
-            _ => BroadcastElements::Same(Pack::from_words(gate)),
+            _ => BroadcastElements::Same(Pack::from_words(words)),
         };
         if self.0.exact != 0 {
             let round_each = self.0.gate.kind.is_not(OperandKind::F32);

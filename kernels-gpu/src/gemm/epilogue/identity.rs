@@ -16,7 +16,7 @@ impl Epilogue for Identity {
     unsafe fn fetch(&self, _at: FragmentPlace) {}
 
     #[inline(always)]
-    fn apply<T: Elem<F32Vec = [f32; 8]>>(&self, [sums, _]: [[f32; 8]; 2], (): ()) -> [u32; 4] {
+    fn apply<T: Elem<F32Vec = [f32; 8]>>(&self, [sums, _]: [[f32; 8]; 2], _: [u32; 4], (): ()) -> [u32; 4] {
         T::pack(sums)
     }
 }

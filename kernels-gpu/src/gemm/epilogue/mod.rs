@@ -29,7 +29,10 @@ pub(crate) trait Epilogue: Copy {
     /// Whether the epilogue combines two halves of the columns of `x wᵀ`, so that the result has half as many
     /// columns. Each thread then has the accumulators of both halves.
     const HALVES: bool = false;
-    /// A thread's operands for one fragment (eight accumulators), for example elements of a residual.
+    /// Whether the epilogue has an operand with the rows and columns of the result, such as a residual.
+    const OPERAND: bool = false;
+    /// A thread's elements of the other operands for one fragment (eight accumulators), for example elements
+    /// of a gate.
     type Fetched: Copy;
 
     /// Returns the row of `w` (the weight) that gives column 0 of the result. The bias of this column has the
@@ -39,15 +42,17 @@ pub(crate) trait Epilogue: Copy {
         [0, 0]
     }
 
-    /// Starts to load one row of a tile of the epilogue's operands into L2. `[row, column]` are the
-    /// coordinates of the first element of this row in the whole result. The row has `columns` elements.
+    /// Loads a thread's elements of the operand with the rows and columns of the result, with two elements
+    /// per word. The Hopper kernels do not call this method, because TMA loads the operand.
     ///
     /// # Safety
     /// The kernel argument from which the epilogue was created belongs to this launch.
     #[inline(always)]
-    unsafe fn prefetch(&self, _at: [u32; 2], _columns: u32) {}
+    unsafe fn operand(&self, _at: FragmentPlace) -> [u32; 4] {
+        [0; 4]
+    }
 
-    /// Loads the epilogue's operands for one fragment (eight accumulators of a thread).
+    /// Loads the epilogue's other operands for one fragment (eight accumulators of a thread).
     ///
     /// # Safety
     /// The kernel argument from which the epilogue was created belongs to this launch.
@@ -56,6 +61,11 @@ pub(crate) trait Epilogue: Copy {
     /// Returns the results of a fragment, rounded to the 16-bit type `T`, with two results per word. `sums`
     /// has the fragment's eight elements of `x wᵀ + bias`, in f32. If the epilogue combines two halves of the
     /// columns, `sums` has a fragment of each half. If it does not, only the first fragment of `sums` is
-    /// valid.
-    fn apply<T: Elem<F32Vec = [f32; 8]>>(&self, sums: [[f32; 8]; 2], operands: Self::Fetched) -> [u32; 4];
+    /// valid. `operand` has the thread's elements of the operand with the rows and columns of the result.
+    fn apply<T: Elem<F32Vec = [f32; 8]>>(
+        &self,
+        sums: [[f32; 8]; 2],
+        operand: [u32; 4],
+        fetched: Self::Fetched,
+    ) -> [u32; 4];
 }

@@ -1,34 +1,29 @@
 //! The consumer warpgroups of the Hopper matrix products, which multiply tiles and write the result.
 use cuda_std::hopper::barrier::{Barrier, Named};
-use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Descriptor};
 
 use super::layout::{ROW_BYTES, RingLayout, RingPosition};
-use super::params::{DEPTH, GemmParams, WGMMA_ROWS};
+use super::output::{Stores, TileOutput};
+use super::output_transposed;
+use super::params::{DEPTH, WGMMA_ROWS};
 use super::schedule::{Place, numbers};
 use super::shape::GemmKernel;
-use super::{output, output_transposed};
 use crate::layout::own_thread::own_thread;
 
 /// Elements of K of a `wgmma` instruction.
 const WGMMA_DEPTH: u32 = 16;
 
-/// Computes the tiles of the result that belong to consumer warpgroup `group`.
+/// Computes the tiles of the result that belong to consumer warpgroup `output.group`.
 ///
 /// # Safety
-/// `p` and the tensor map of the result were created for this launch. The mbarriers are initialized. The
-/// whole consumer warpgroup `group` calls this function.
+/// The fields of `output` were created for this launch. The mbarriers are initialized. The whole consumer
+/// warpgroup calls this function.
 #[inline(always)]
-pub(crate) unsafe fn consume<K: GemmKernel>(
-    layout: RingLayout<K>,
-    group: u32,
-    y: Map,
-    p: &GemmParams,
-    epilogue: K::Epilogue,
-) {
+pub(crate) unsafe fn consume<K: GemmKernel>(output: TileOutput<K>) {
+    let TileOutput { layout, group, p, .. } = output;
     let mut at = RingPosition::FIRST;
     let first_row = if K::TILE.ping_pong { 0 } else { group * K::TILE.blocks * WGMMA_ROWS };
-    let (mut owner, mut sums, mut stores) = (0, K::ZERO, output::Stores::default());
+    let (mut owner, mut sums, mut stores) = (0, K::ZERO, Stores::FIRST);
     let [mut number, step] = numbers::<K>();
     while number < p.order.count() {
         let place = Place::of::<K>(number, p);
@@ -39,25 +34,23 @@ pub(crate) unsafe fn consume<K: GemmKernel>(
             continue;
         }
         // SAFETY: the functions read tiles in shared memory and store the result. The caller guarantees that
-        // `p` and the tensor map belong to this launch, and that the mbarriers are initialized. The whole
-        // warpgroup executes this code.
+        // `output` belongs to this launch, and that the mbarriers are initialized. The whole warpgroup
+        // executes this code.
         unsafe {
-            if !K::TILE.transposed {
-                output::prefetch::<K>([place.row + first_row, place.column], epilogue);
-            }
             if K::TILE.ping_pong {
                 ping_pong(group).sync();
             }
-            at = multiply::<K>(&mut sums, layout, first_row * ROW_BYTES, at, p.depth_tiles, || {
+            let (place, rows) = ([place.row + first_row, place.column], first_row * ROW_BYTES);
+            let started = || output.prepare(place, &stores);
+            at = multiply::<K>(&mut sums, layout, rows, at, p.depth_tiles, started, || {
                 if K::TILE.ping_pong {
                     ping_pong(group ^ 1).arrive();
                 }
             });
-            let place = [place.row + first_row, place.column];
             if K::TILE.transposed {
-                output_transposed::store::<K>(sums.as_ref(), layout, group, place, y, p);
+                output_transposed::store::<K>(sums.as_ref(), &output, place);
             } else {
-                output::store::<K>(sums.as_ref(), layout, group, place, y, p, epilogue, &mut stores);
+                output.store(sums.as_ref(), place, &mut stores);
             }
         }
         owner = group ^ 1;
@@ -93,8 +86,9 @@ fn ping_pong(group: u32) -> Named<256> {
 
 /// Computes this warpgroup's accumulators of a tile of `x wᵀ`. The operands come from a ring of buffers,
 /// which the producer warpgroup fills. `x_offset` is the distance in bytes from the start of a tile of `x` to
-/// the warpgroup's rows. After the last multiplications have started, this function calls `hand_over`. This
-/// function returns the position in the ring after the buffers that it has read.
+/// the warpgroup's rows. After the first multiplications have started, the function calls `started`. After
+/// the last ones have started, it calls `hand_over`. It returns the position in the ring after the buffers
+/// that it has read.
 ///
 /// # Safety
 /// The mbarriers are initialized. The whole warpgroup calls this function.
@@ -105,18 +99,20 @@ unsafe fn multiply<K: GemmKernel>(
     x_offset: u32,
     first: RingPosition,
     depth_tiles: u32,
+    started: impl FnOnce(),
     hand_over: impl FnOnce(),
 ) -> RingPosition {
-    let (mut before, mut at, mut left) = (first, first.next::<K>(), depth_tiles - 1);
+    let (mut before, mut at, mut left) = (first, first.next(K::TILE.stages), depth_tiles - 1);
     // SAFETY: the functions read tiles in shared memory. Their waits on the mbarriers `full` guarantee that
     // the tiles have arrived. The whole warpgroup executes this code.
     unsafe {
         begin::<K>(sums, layout, x_offset, first, false);
+        started();
         while left > 0 {
             begin::<K>(sums, layout, x_offset, at, true);
             wgmma::wait::<1>();
             release::<K>(layout.stage(before).empty);
-            (before, at, left) = (at, at.next::<K>(), left - 1);
+            (before, at, left) = (at, at.next(K::TILE.stages), left - 1);
         }
         hand_over();
         wgmma::wait::<0>();

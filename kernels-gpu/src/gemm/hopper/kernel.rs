@@ -6,6 +6,7 @@ use cuda_std::{cluster, thread, warp};
 
 use super::consumer::{consume, start};
 use super::layout::RingLayout;
+use super::output::TileOutput;
 use super::params::GemmParams;
 use super::producer::produce;
 use super::shape::GemmKernel;
@@ -30,9 +31,11 @@ pub(crate) unsafe fn gemm<K: GemmKernel>(p: &GemmParams, epilogue: K::Epilogue) 
     }
     let layout = RingLayout::<K>::of_launch();
     // SAFETY: the first three kernel arguments, which this code reads, are the tensor maps that the host
-    // created. The launch has as much shared memory as `layout` needs.
+    // created. If TMA loads an operand of the epilogue, so is the fourth one. The launch has as much shared
+    // memory as `layout` needs.
     unsafe {
         let (x, w, y) = (Map::argument::<0>(), Map::argument::<1>(), Map::argument::<2>());
+        let operand = if K::LOADS_OPERAND { Map::argument::<3>() } else { y };
         layout.make_barriers();
         let group = warp_group();
         if group == 0 {
@@ -51,7 +54,7 @@ pub(crate) unsafe fn gemm<K: GemmKernel>(p: &GemmParams, epilogue: K::Epilogue) 
                 take_registers::<160>()
             }
             start::<K>(group - 1);
-            consume::<K>(layout, group - 1, y, p, epilogue);
+            consume::<K>(TileOutput { layout, group: group - 1, y, operand, p, epilogue });
         }
     }
     if K::TILE.cluster > 1 {

@@ -36,12 +36,12 @@ pub(crate) struct Stage {
     pub empty: Barrier,
 }
 
-/// A position in the ring of buffers. It consists of the index of a buffer, and the parity of the mbarrier
+/// A position in a ring of buffers. It consists of the index of a buffer, and the parity of the mbarrier
 /// phase that completes when the buffer contains its tiles.
 #[derive(Clone, Copy)]
 pub(crate) struct RingPosition {
     /// Index of the buffer.
-    index: u32,
+    pub index: u32,
     /// Parity (0 or 1) of the mbarrier phase that a consumer warpgroup waits for. The parity changes each
     /// time the positions start again with the first buffer.
     pub parity: u32,
@@ -51,10 +51,10 @@ impl RingPosition {
     /// The position of the first buffer.
     pub const FIRST: Self = Self { index: 0, parity: 0 };
 
-    /// Returns the next position.
+    /// Returns the next position in a ring of `count` buffers.
     #[inline(always)]
-    pub fn next<K: GemmKernel>(self) -> Self {
-        let last = self.index + 1 == K::TILE.stages;
+    pub fn next(self, count: u32) -> Self {
+        let last = self.index + 1 == count;
         Self { index: if last { 0 } else { self.index + 1 }, parity: self.parity ^ u32::from(last) }
     }
 
@@ -69,7 +69,8 @@ impl RingPosition {
 impl<K: GemmKernel> RingLayout<K> {
     const STAGE_BYTES: u32 = K::X_BYTES + K::W_BYTES;
     const STAGING: u32 = K::TILE.stages * Self::STAGE_BYTES;
-    const BARRIERS: u32 = Self::STAGING + 4 * K::TILE.groups * K::TILE.staging() * STAGING_BYTES;
+    const BARRIERS: u32 = Self::STAGING + K::WARPS * K::TILE.staging * STAGING_BYTES;
+    const OPERAND_BARRIERS: u32 = Self::BARRIERS + 2 * K::TILE.stages * Barrier::BYTES;
 
     /// Returns the layout in the shared memory of this launch.
     #[inline(always)]
@@ -90,7 +91,16 @@ impl<K: GemmKernel> RingLayout<K> {
     /// results for TMA.
     #[inline(always)]
     pub fn staging(self, warp: u32) -> u32 {
-        self.base + Self::STAGING + warp * K::TILE.staging() * STAGING_BYTES
+        self.base + Self::STAGING + warp * K::TILE.staging * STAGING_BYTES
+    }
+
+    /// Returns staging buffer `index` of consumer warp `warp` of the block, and its mbarrier. The mbarrier
+    /// completes a phase when TMA has loaded an operand of the epilogue into the buffer.
+    #[inline(always)]
+    pub fn operand(self, warp: u32, index: u32) -> (u32, Barrier) {
+        let number = warp * K::TILE.staging + index;
+        let barrier = Barrier::at(self.base + Self::OPERAND_BARRIERS + number * Barrier::BYTES);
+        (self.base + Self::STAGING + number * STAGING_BYTES, barrier)
     }
 
     /// Initializes the mbarriers and synchronizes the cluster. All threads of the block call this function.
@@ -110,7 +120,13 @@ impl<K: GemmKernel> RingLayout<K> {
                     stage.full.init(1);
                     stage.empty.init(readers * K::TILE.cluster);
                 }
-                at = at.next::<K>();
+                at = at.next(K::TILE.stages);
+            }
+            if K::LOADS_OPERAND {
+                for number in 0..K::WARPS * K::TILE.staging {
+                    // SAFETY: as above.
+                    unsafe { self.operand(0, number).1.init(1) };
+                }
             }
             publish();
         }

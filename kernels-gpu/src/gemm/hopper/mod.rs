@@ -6,12 +6,17 @@
 //!
 //! - `params`, `shape`: tile sizes ([`GemmTile`](params::GemmTile)), kernel argument and kernel types.
 //! - `layout`: buffers and mbarriers in shared memory.
+//! - `entries`: the macro that declares the kernels of an op.
 //! - `kernel`: the body of the kernels, which assigns the roles to the warpgroups.
 //! - `schedule`: the order in which the blocks compute the tiles of `y`.
-//! - `producer`, `consumer`, `output`, `output_transposed`: the code of the warpgroups.
+//! - `producer`, `consumer`, `operand`, `fragments`, `output`, `output_transposed`: the code of the
+//!   warpgroups.
 pub(crate) mod consumer;
+pub(crate) mod entries;
+pub(crate) mod fragments;
 pub(crate) mod kernel;
 pub(crate) mod layout;
+pub(crate) mod operand;
 pub(crate) mod output;
 pub(crate) mod output_transposed;
 pub mod params;

@@ -2,24 +2,28 @@
 //! TMA stores them to global memory.
 use core::mem::replace;
 
-use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_groups, wait_for_stores};
-use cuda_std::hopper::{publish_shared, shared_store_matrices};
-use cuda_std::{thread, warp};
+use cuda_std::hopper::publish_shared;
+use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_stores};
+use cuda_std::warp;
 
-use super::layout::{ROW_BYTES, RingLayout};
-use super::params::{GemmParams, SLICE, STAGING_BYTES, WARP_ROWS, WGMMA_ROWS};
+use super::fragments::{Fragments, counter};
+use super::layout::{RingLayout, RingPosition};
+use super::operand::TileOperand;
+use super::params::{GemmParams, SLICE, STAGING_BYTES, WARP_ROWS};
+use super::schedule::part_place;
 use super::shape::GemmKernel;
-use crate::gemm::epilogue::Epilogue;
-use crate::gemm::epilogue::fragments::{ColumnBias, FragmentPlace, plus_bias, select};
 use crate::layout::own_thread::own_thread;
 
-/// The staging buffer that a warp fills next.
-#[derive(Clone, Copy, Default)]
+/// The position of a warp in the ring of its staging buffers.
+#[derive(Clone, Copy)]
 pub(crate) struct Stores {
-    next: u32,
+    next: RingPosition,
 }
 
 impl Stores {
+    /// The position before the first tile.
+    pub const FIRST: Self = Self { next: RingPosition::FIRST };
+
     /// Waits until TMA has read all staging buffers of the warp.
     #[inline(always)]
     pub fn finish(self) {
@@ -29,195 +33,97 @@ impl Stores {
         warp::sync(u32::MAX);
     }
 
-    /// Waits until TMA has read the previous contents of the next staging buffer (shared memory for results).
-    /// Returns the number of this buffer among the warp's staging buffers.
+    /// Returns the position of the next staging buffer (shared memory for results).
     #[inline(always)]
-    fn take<K: GemmKernel>(&mut self) -> u32 {
-        let double = K::TILE.staging() == 2;
-        if warp::lane() == 0 {
-            if double { wait_for_groups::<1>() } else { wait_for_groups::<0>() }
-        }
-        warp::sync(u32::MAX);
-        let at = self.next;
-        self.next = if double { 1 - at } else { 0 };
-        at
+    fn take<K: GemmKernel>(&mut self) -> RingPosition {
+        let next = match K::LOADS_OPERAND {
+            true => self.next.next(K::TILE.staging),
+            // A warp has one buffer, or alternates between two. This formula needs fewer registers.
+            false => RingPosition { index: K::TILE.staging - 1 - self.next.index, parity: 0 },
+        };
+        replace(&mut self.next, next)
     }
 }
 
-/// Starts to load the epilogue's operands for a tile into L2. `[row, column]` are the coordinates in `y` of
-/// the warpgroup's first element. Each thread prefetches one row.
-///
-/// # Safety
-/// The pointers in `epilogue` are valid during this launch.
-#[inline(always)]
-pub(crate) unsafe fn prefetch<K: GemmKernel>([row, column]: [u32; 2], epilogue: K::Epilogue) {
-    let thread = own_thread() % 128;
-    if thread < K::TILE.blocks * WGMMA_ROWS {
-        // SAFETY: the caller guarantees that the pointers in `epilogue` are valid.
-        unsafe { epilogue.prefetch([row + thread, column], K::COLUMNS) };
-    }
-}
-
-/// Applies the epilogue to the accumulators `sums` of consumer warpgroup `group`, and starts to store the
-/// results with TMA. `[row, column]` are the coordinates in `y` of the warpgroup's first element.
-///
-/// # Safety
-/// `p`, the argument of the epilogue and the tensor map `y` belong to this launch. The whole warp calls this
-/// function.
-#[inline(always)]
-pub(crate) unsafe fn store<K: GemmKernel>(
-    sums: &[K::Sums],
-    layout: RingLayout<K>,
-    group: u32,
-    [row, column]: [u32; 2],
-    y: Map,
-    p: &GemmParams,
-    epilogue: K::Epilogue,
-    stores: &mut Stores,
-) {
-    const { assert!(K::COLUMNS.is_multiple_of(SLICE) || K::TILE.transposed) };
-    let thread = own_thread();
-    let (warp, lane) = (thread % 128 / 32, thread % 32);
-    let buffers = layout.staging(group * 4 + warp);
-    let fragments = Fragments::<K> { sums, lane, first: [row + warp * WARP_ROWS, column], p, epilogue };
-    // SAFETY: the caller guarantees that the epilogue belongs to this launch.
-    let mut ahead = unsafe { fragments.fetch(0, 0) };
-    let mut part = 0;
-    while part < Fragments::<K>::PARTS {
-        let buffer = buffers + stores.take::<K>() * STAGING_BYTES;
-        let mut pair = 0;
-        while pair < SLICE / 16 {
-            // SAFETY: the loads read operands of the epilogue. The caller guarantees that `p` and the
-            // argument of the epilogue belong to this launch. The store writes a staging buffer of this warp,
-            // which no other warp accesses, and whose previous contents TMA has read.
-            unsafe {
-                let operands = fragments.fetch(part, pair + u32::from(Fragments::<K>::AHEAD));
-                let operands = if Fragments::<K>::AHEAD { replace(&mut ahead, operands) } else { operands };
-                let words = fragments.results(part, pair, operands);
-                shared_store_matrices(buffer + chunk_offset(lane, pair), words);
-            }
-            pair = counter::<K>(pair + 1);
-        }
-        publish_shared();
-        warp::sync(u32::MAX);
-        if lane == 0 {
-            let [row, column] = fragments.place(part, 0);
-            // SAFETY: the TMA store reads this warp's staging buffer, and writes the tensor of `y`, which is
-            // the result. `publish_shared` and the warp barrier have made the warp's writes to shared memory
-            // visible to TMA.
-            unsafe { y.store(buffer, [column, row, 0, 0]) };
-            close_stores();
-        }
-        part = counter::<K>(part + 1);
-    }
-}
-
-/// Returns `number`, the counter of a loop over fragments (parts of a thread's accumulators). If the loop
-/// must not be unrolled, the number passes through an optimization barrier, so that the compiler does not
-/// know its value.
-#[inline(always)]
-fn counter<K: GemmKernel>(number: u32) -> u32 {
-    if K::Epilogue::UNROLLED { number } else { thread::opaque([number, 0])[0] }
-}
-
-/// Returns an offset in a staging buffer (shared memory for results). This lane passes the address at this
-/// offset to `stmatrix`, as the address of one matrix row. One `stmatrix` stores 16 columns, as matrices of 8
-/// columns, and `pair` is the index of these 16 columns. A row of a matrix is a chunk of 16 bytes. In the
-/// 128-byte swizzle, the position of a chunk in its row is the chunk index XOR the row index modulo 8.
-#[inline(always)]
-fn chunk_offset(lane: u32, pair: u32) -> u32 {
-    let (row, chunk) = (lane % WARP_ROWS, lane / WARP_ROWS);
-    row * ROW_BYTES + ((2 * pair + chunk) ^ (row % 8)) * 16
-}
-
-/// The sums of a thread, in fragments.
+/// Writes the results of the tiles of a consumer warpgroup.
 #[derive(Clone, Copy)]
-struct Fragments<'a, K: GemmKernel> {
-    sums: &'a [K::Sums],
-    lane: u32,
-    /// The row and the column in `y` of the warp's first accumulator.
-    first: [u32; 2],
-    p: &'a GemmParams,
-    epilogue: K::Epilogue,
+pub(crate) struct TileOutput<'a, K: GemmKernel> {
+    pub layout: RingLayout<K>,
+    /// The number of the consumer warpgroup.
+    pub group: u32,
+    /// The tensor map of the result.
+    pub y: Map,
+    /// The tensor map of the operand of the epilogue. If there is no such operand, no code uses it.
+    pub operand: Map,
+    pub p: &'a GemmParams,
+    pub epilogue: K::Epilogue,
 }
 
-impl<K: GemmKernel> Fragments<'_, K> {
-    /// Number of times that a warp fills a staging buffer (shared memory) with results, which TMA then
-    /// stores. The warpgroup's tile consists of blocks of 64 rows. Each time, the buffer gets 64 columns of
-    /// the rows that the warp has in one of these blocks.
-    const PARTS: u32 = K::COLUMNS / SLICE * K::TILE.blocks;
-    /// Fragments per block of 64 rows.
-    const PER_BLOCK: u32 = K::TILE.columns / 16;
-
-    /// Whether the epilogue's operands for a fragment (eight accumulators) are loaded before the results of
-    /// the previous fragment are computed. These early loads hide the latency. Ping-pong kernels do not need
-    /// early loads, because one warpgroup multiplies while the other one waits for its operands. Ping-pong
-    /// kernels also have no free registers for early loads.
-    const AHEAD: bool = !K::TILE.ping_pong && !K::Epilogue::UNROLLED;
-
-    /// Returns the coordinates in `y` of the warp's first element in 16 columns of a part. A part is one
-    /// slice of 64 columns in one block of 64 rows. `part` is the number of the part, and `pair` is the
-    /// number of the 16 columns in it. `pair` may also be one more than the last number, which means the
-    /// first columns of the next part.
-    #[inline(always)]
-    fn place(&self, part: u32, pair: u32) -> [u32; 2] {
-        let part = part + pair / (SLICE / 16);
-        let column = part / K::TILE.blocks * SLICE + 16 * (pair % (SLICE / 16));
-        [self.first[0] + part % K::TILE.blocks * WGMMA_ROWS, self.first[1] + column]
-    }
-
-    /// Returns the place of the thread's first sum of a fragment.
-    #[inline(always)]
-    fn at(&self, part: u32, pair: u32) -> FragmentPlace {
-        let [row, column] = self.place(part, pair);
-        FragmentPlace { row: row + self.lane / 4, column: column + self.lane % 4 * 2 }
-    }
-
-    /// Loads the epilogue's operands for a fragment (the thread's accumulators in 16 columns).
+impl<K: GemmKernel> TileOutput<'_, K> {
+    /// Starts to load the operand of the epilogue for a tile. `[row, column]` is the place in `y` of the
+    /// first sum of the warpgroup.
     ///
     /// # Safety
-    /// The argument of the epilogue belongs to this launch.
+    /// The tensor maps belong to this launch. The whole warp calls this function.
     #[inline(always)]
-    unsafe fn fetch(&self, part: u32, pair: u32) -> <K::Epilogue as Epilogue>::Fetched {
-        let mut at = self.at(part, pair);
-        if K::TILE.ping_pong {
-            // The optimization barrier makes the compiler compute the addresses again for each fragment
-            // (eight accumulators). These kernels have no free registers for the addresses.
-            [at.row, at.column] = thread::opaque([at.row, at.column]);
+    pub unsafe fn prepare(&self, place: [u32; 2], stores: &Stores) {
+        if K::LOADS_OPERAND {
+            // SAFETY: the caller guarantees that the tensor map belongs to this launch. The whole warp
+            // executes this code.
+            unsafe { self.operand(own_thread(), place).load_first(stores.next) };
         }
-        // SAFETY: the caller guarantees that the epilogue belongs to this launch.
-        unsafe { self.epilogue.fetch(at) }
     }
 
-    /// Returns the results of a fragment (the thread's accumulators in 16 columns), rounded to 16 bits, with
-    /// two results per word.
+    /// Applies the epilogue to the sums, and starts to store the results. `[row, column]` is the place in `y`
+    /// of the first sum of the warpgroup.
     ///
     /// # Safety
-    /// `p` belongs to this launch.
+    /// `p`, the epilogue and the tensor maps belong to this launch. The whole warp calls this function.
     #[inline(always)]
-    unsafe fn results(&self, part: u32, pair: u32, operands: <K::Epilogue as Epilogue>::Fetched) -> [u32; 4] {
-        let (column, starts) = (self.at(part, pair).column, self.epilogue.starts());
-        let bias = ColumnBias { base: self.p.bias, columns: self.p.columns, pairs: true };
-        let index = part % K::TILE.blocks * Self::PER_BLOCK + part / K::TILE.blocks * (SLICE / 16) + pair;
-        // SAFETY: the caller guarantees that `p` belongs to this launch.
-        let bias = starts.map(|start| unsafe { bias.fetch::<K::Elem>(start, column) });
-        let first = plus_bias(self.sums(index), bias[0]);
-        let second = match K::Epilogue::HALVES {
-            true => plus_bias(self.sums(index + Self::PER_BLOCK / 2), bias[1]),
-            false => [0.0; 8],
-        };
-        self.epilogue.apply::<K::Elem>([first, second], operands)
+    pub unsafe fn store(&self, sums: &[K::Sums], place: [u32; 2], stores: &mut Stores) {
+        const { assert!(K::COLUMNS.is_multiple_of(SLICE) || K::TILE.transposed) };
+        let thread = own_thread();
+        // The compiler can read `warp::lane()` from its special register again. Kernels that load an operand
+        // lack a register to keep the lane.
+        let lane = if K::LOADS_OPERAND { warp::lane() } else { thread % warp::SIZE };
+        let operand = self.operand(thread, place);
+        let Self { p, epilogue, .. } = *self;
+        let buffers = self.layout.staging(operand.warp);
+        let fragments = Fragments::<K> { sums, lane, first: operand.first, p, epilogue };
+        // SAFETY: the caller guarantees that the epilogue belongs to this launch.
+        let mut ahead = [unsafe { fragments.fetch(0, 0) }; 2];
+        if Fragments::<K>::AHEAD == 2 {
+            // SAFETY: as above.
+            ahead[1] = unsafe { fragments.fetch(0, 1) };
+        }
+        let mut part = 0;
+        while part < K::PARTS {
+            let at = stores.take::<K>();
+            let buffer = buffers + at.index * STAGING_BYTES;
+            // SAFETY: the caller guarantees that `p`, the epilogue and the tensor maps belong to this launch.
+            // The whole warp executes this code. `publish_shared` and the warp barrier make the warp's writes
+            // to shared memory visible to TMA.
+            unsafe {
+                operand.wait(at);
+                fragments.write(part, buffer, &mut ahead);
+                publish_shared();
+                warp::sync(u32::MAX);
+                if lane == 0 {
+                    let [row, column] = part_place::<K>(operand.first, part);
+                    self.y.store(buffer, [column, row, 0, 0]);
+                    close_stores();
+                    operand.load_next(part, at);
+                }
+            }
+            part = counter::<K>(part + 1);
+        }
     }
 
-    /// Returns fragment number `index` of all blocks.
+    /// Returns the operand of the epilogue for a tile, for the warp of thread `thread`.
     #[inline(always)]
-    fn sums(&self, index: u32) -> [f32; 8] {
-        let fragment = |index: usize| {
-            let [block, number] = [index / Self::PER_BLOCK as usize, index % Self::PER_BLOCK as usize];
-            let fragment =
-                self.sums.get(block).and_then(|sums| sums.as_ref().get(8 * number..8 * number + 8));
-            fragment.map_or([0.0; 8], |sums| core::array::from_fn(|i| sums[i]))
-        };
-        if K::Epilogue::UNROLLED { fragment(index as usize) } else { select(index, fragment) }
+    fn operand(&self, thread: u32, [row, column]: [u32; 2]) -> TileOperand<K> {
+        let warp = thread % 128 / warp::SIZE;
+        let first = [row + warp * WARP_ROWS, column];
+        TileOperand { map: self.operand, layout: self.layout, warp: self.group * 4 + warp, first }
     }
 }

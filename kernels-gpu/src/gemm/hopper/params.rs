@@ -28,6 +28,10 @@ pub struct GemmTile {
     /// Number of buffers of the ring in shared memory. A buffer contains 64 elements of K of every row of a
     /// tile of `x` and of a tile of `w`.
     pub stages: u32,
+    /// Number of staging buffers per warp, which contain results for TMA to store. With 2, the warp fills one
+    /// buffer while TMA reads the other one. Kernels that load an operand of the epilogue into these buffers
+    /// have more of them: see [`GemmTile::with_operand`].
+    pub staging: u32,
     /// Blocks per cluster, 1 or 2. Two blocks of a cluster compute adjacent tiles, so both need the same tile
     /// of one operand. Each block loads half of this tile, and TMA copies this half to both blocks
     /// (multicast).
@@ -50,20 +54,22 @@ pub const T128X192: GemmTile = GemmTile {
     columns: 192,
     groups: 2,
     stages: 5,
+    staging: 1,
     cluster: 2,
     shares_x: false,
     ping_pong: true,
     transposed: false,
 };
-/// Tile sizes for small shapes. With larger tiles, there would be too few tiles to occupy all SMs.
-pub const T128X128: GemmTile = GemmTile { columns: 128, stages: 6, ..T128X192 };
-/// Tile sizes for shapes such as 4608 x 3072. With tiles of this size, the fewest SMs are idle in the last
-/// wave of tiles.
+/// For small shapes, which have too few larger tiles to occupy all SMs.
+pub const T128X128: GemmTile = GemmTile { columns: 128, stages: 6, staging: 2, ..T128X192 };
+/// For shapes such as 4608 x 3072. With tiles of this size, the fewest SMs are idle in the last wave of
+/// tiles.
 pub const T192X192: GemmTile = GemmTile {
     blocks: 1,
     columns: 192,
     groups: 3,
     stages: 4,
+    staging: 1,
     cluster: 2,
     shares_x: false,
     ping_pong: false,
@@ -77,6 +83,7 @@ pub const T256X128: GemmTile = GemmTile {
     columns: 128,
     groups: 2,
     stages: 4,
+    staging: 2,
     cluster: 2,
     shares_x: true,
     ping_pong: false,
@@ -93,6 +100,7 @@ pub const T64X16: GemmTile = GemmTile {
     columns: 16,
     groups: 2,
     stages: 20,
+    staging: 1,
     cluster: 1,
     shares_x: false,
     ping_pong: true,
@@ -100,7 +108,7 @@ pub const T64X16: GemmTile = GemmTile {
 };
 /// Like [`T64X16`], for at most 32 rows. The two blocks of a cluster load `x` only once for both. Otherwise,
 /// the loads of `x` would use too much of the L2 bandwidth.
-pub const T64X32: GemmTile = GemmTile { columns: 32, stages: 16, cluster: 2, ..T64X16 };
+pub const T64X32: GemmTile = GemmTile { columns: 32, stages: 16, staging: 2, cluster: 2, ..T64X16 };
 /// As [`T64X32`], for at most 64 rows.
 pub const T64X64: GemmTile = GemmTile { columns: 64, stages: 12, ..T64X32 };
 /// For results with at most 32 rows and few columns. The two blocks of a cluster need the same rows of `w`,
@@ -108,9 +116,21 @@ pub const T64X64: GemmTile = GemmTile { columns: 64, stages: 12, ..T64X32 };
 /// SMs load `w`.
 pub const T64X16_HALF: GemmTile = GemmTile { cluster: 2, shares_x: true, ..T64X16 };
 /// As [`T64X16_HALF`], for at most 64 rows.
-pub const T64X32_HALF: GemmTile = GemmTile { columns: 32, stages: 16, ..T64X16_HALF };
+pub const T64X32_HALF: GemmTile = GemmTile { columns: 32, stages: 16, staging: 2, ..T64X16_HALF };
+/// As [`T128X192`], for an epilogue with an operand.
+pub const T128X192_OPERAND: GemmTile = T128X192.with_operand(4, 4);
+/// As [`T128X128`], for an epilogue with an operand.
+pub const T128X128_OPERAND: GemmTile = T128X128.with_operand(5, 4);
+/// As [`T192X192`], for an epilogue with an operand.
+pub const T192X192_OPERAND: GemmTile = T192X192.with_operand(3, 3);
 
 impl GemmTile {
+    /// Returns the tile with fewer buffers of the ring and more staging buffers. While the block multiplies,
+    /// TMA loads an operand of the epilogue, such as a residual, into the staging buffers.
+    const fn with_operand(self, stages: u32, staging: u32) -> Self {
+        Self { stages, staging, ..self }
+    }
+
     /// Returns the number of rows of a tile.
     pub const fn rows(&self) -> u32 {
         self.blocks * WGMMA_ROWS * if self.ping_pong { 1 } else { self.groups }
@@ -143,22 +163,14 @@ impl GemmTile {
         }
     }
 
-    /// Returns the number of staging buffers per warp, which contain results for TMA to store: 2 if shared
-    /// memory has space for them, otherwise 1. With 2, the warp fills one buffer while TMA reads the other
-    /// one.
-    pub const fn staging(&self) -> u32 {
-        if self.bytes_with(2) <= MAX_SHARED_BYTES { 2 } else { 1 }
-    }
-
     /// Returns the bytes of shared memory per block. Shared memory contains the ring of operand tiles, the
     /// results that warps stage for TMA, the mbarriers, and 1024 bytes for the alignment of the ring.
     pub const fn shared_bytes(&self) -> u32 {
-        self.bytes_with(self.staging())
-    }
-
-    const fn bytes_with(&self, staging: u32) -> u32 {
         let ring = self.stages * (self.rows() + self.columns) * DEPTH * 2;
-        ring + self.groups * 4 * staging * STAGING_BYTES + self.stages * 16 + 1024
+        let staging = self.groups * 4 * self.staging;
+        let bytes = ring + staging * (STAGING_BYTES + 8) + self.stages * 16 + 1024;
+        assert!(bytes <= MAX_SHARED_BYTES);
+        bytes
     }
 }
 

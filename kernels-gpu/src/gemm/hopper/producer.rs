@@ -70,7 +70,7 @@ pub(crate) unsafe fn produce<K: GemmKernel>(
                     }
                 }
             }
-            at = at.next::<K>();
+            at = at.next(K::TILE.stages);
             // The optimization barrier `opaque` prevents loop unrolling. An unrolled loop would need more
             // registers than the producer has.
             [left, depth] = thread::opaque([left - 1, depth + DEPTH]);

@@ -1,7 +1,7 @@
 //! The places of the tiles of a block in the result.
 use cuda_std::{cluster, thread};
 
-use super::params::GemmParams;
+use super::params::{GemmParams, SLICE, WGMMA_ROWS};
 use super::shape::GemmKernel;
 
 /// The place of a tile in `y`.
@@ -38,4 +38,11 @@ impl Place {
             false => Self { row: row + cluster::rank() * K::TILE.rows(), column },
         }
     }
+}
+
+/// Returns the row and the column in `y` of the first result of part `part`. A part of a warp's results has
+/// the size of a staging buffer. `first` is the place of the warp's first sum.
+#[inline(always)]
+pub(crate) fn part_place<K: GemmKernel>(first: [u32; 2], part: u32) -> [u32; 2] {
+    [first[0] + part % K::TILE.blocks * WGMMA_ROWS, first[1] + part / K::TILE.blocks * SLICE]
 }

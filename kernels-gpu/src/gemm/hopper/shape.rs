@@ -5,8 +5,8 @@ use cuda_std::elem::Elem;
 use cuda_std::hopper::wgmma::{Accumulator, Operand, Registers};
 
 use super::params::{
-    DEPTH, GemmTile, T64X16, T64X16_HALF, T64X32, T64X32_HALF, T64X64, T128X128, T128X192, T128X256,
-    T192X192, T256X128, T256X192,
+    DEPTH, GemmTile, SLICE, T64X16, T64X16_HALF, T64X32, T64X32_HALF, T64X64, T128X128, T128X128_OPERAND,
+    T128X192, T128X192_OPERAND, T128X256, T192X192, T192X192_OPERAND, T256X128, T256X192,
 };
 use crate::gemm::epilogue::Epilogue;
 
@@ -28,8 +28,15 @@ pub(crate) trait GemmKernel: Copy {
     const X_BYTES: u32 = Self::TILE.rows() * DEPTH * 2;
     /// Bytes of a buffer for a tile of `w`.
     const W_BYTES: u32 = Self::TILE.columns * DEPTH * 2;
+    /// Whether TMA loads the operand of the epilogue that has the rows and columns of the result.
+    const LOADS_OPERAND: bool = Self::Epilogue::OPERAND && !Self::TILE.transposed;
+    /// Consumer warps of a block.
+    const WARPS: u32 = 4 * Self::TILE.groups;
     /// Columns of `y` per tile.
     const COLUMNS: u32 = Self::TILE.columns / if Self::Epilogue::HALVES { 2 } else { 1 };
+    /// Number of times that a warp fills a staging buffer (shared memory) with results, which TMA then
+    /// stores. Each time, the buffer gets 64 columns of the warp's rows in one block of 64 rows.
+    const PARTS: u32 = Self::COLUMNS / SLICE * Self::TILE.blocks;
     /// The number of rows and of columns of `y` that the tiles of a cluster's blocks have together.
     const CLUSTER_SIZE: [u32; 2] = [
         Self::TILE.cluster_size()[0],
@@ -47,6 +54,7 @@ pub(crate) struct GemmShape<
     const B: usize,
     const GROUPS: u32,
     const STAGES: u32,
+    const STAGING: u32,
     const CLUSTER: u32,
     const SHARES_X: bool,
     const PING_PONG: bool,
@@ -60,11 +68,12 @@ impl<
     const B: usize,
     const GROUPS: u32,
     const STAGES: u32,
+    const STAGING: u32,
     const CLUSTER: u32,
     const SHARES_X: bool,
     const PING_PONG: bool,
     const TRANSPOSED: bool,
-> GemmKernel for GemmShape<T, E, N, B, GROUPS, STAGES, CLUSTER, SHARES_X, PING_PONG, TRANSPOSED>
+> GemmKernel for GemmShape<T, E, N, B, GROUPS, STAGES, STAGING, CLUSTER, SHARES_X, PING_PONG, TRANSPOSED>
 where
     T: Operand + Elem<F32Vec = [f32; 8]>,
     E: Epilogue,
@@ -80,6 +89,7 @@ where
         columns: 2 * N as u32,
         groups: GROUPS,
         stages: STAGES,
+        staging: STAGING,
         cluster: CLUSTER,
         shares_x: SHARES_X,
         ping_pong: PING_PONG,
@@ -98,6 +108,7 @@ macro_rules! kernels {
             { $tile.blocks as usize },
             { $tile.groups },
             { $tile.stages },
+            { $tile.staging },
             { $tile.cluster },
             { $tile.shares_x },
             { $tile.ping_pong },
@@ -117,4 +128,7 @@ kernels! {
     Kernel192x192: T192X192;
     Kernel256x128: T256X128;
     Kernel256x192: T256X192;
+    Kernel128x128Operand: T128X128_OPERAND;
+    Kernel128x192Operand: T128X192_OPERAND;
+    Kernel192x192Operand: T192X192_OPERAND;
 }

@@ -74,13 +74,13 @@ where
         while row16 < M16 as u32 {
             let at = FragmentPlace { row: self.place[0] + 16 * row16 + lane / 4, column };
             // SAFETY: the caller guarantees that the epilogue belongs to this launch.
-            let operands = unsafe { self.epilogue.fetch(at) };
+            let (operand, fetched) = unsafe { (self.epilogue.operand(at), self.epilogue.fetch(at)) };
             let first = plus_bias(self.fragment(row16, column16), bias[0]);
             let second = match E::HALVES {
                 true => plus_bias(self.fragment(row16, column16 + Self::COLUMNS16), bias[1]),
                 false => [0.0; 8],
             };
-            let words = self.epilogue.apply::<T>([first, second], operands);
+            let words = self.epilogue.apply::<T>([first, second], operand, fetched);
             for i in 0..4 {
                 let (row, chunk) = (16 * row16 + i % 2 * 8 + lane / 4, 2 * column16 + i / 2);
                 let index = SwizzledRows::<CHUNKS>::index(row, chunk);

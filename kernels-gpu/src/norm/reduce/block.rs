@@ -170,3 +170,47 @@ impl PartMoments for Squares {
         Stats { mean: 0.0, inv: rsqrt(sum * inv_cols + eps) }
     }
 }
+
+/// The reduction of `torch.nn.RMSNorm`. Each warp of the block sums the squares that one of the four warps of
+/// torch's kernel sums.
+#[derive(Clone, Copy)]
+pub(crate) struct FusedSquares(f32);
+
+impl PartMoments for FusedSquares {
+    const EMPTY: Self = Self(0.0);
+    const READS: bool = false;
+
+    #[inline(always)]
+    fn push(&mut self, lanes: [f32; 4]) {
+        for i in 0..4 {
+            self.0 = fma(lanes[i], lanes[i], self.0);
+        }
+    }
+
+    #[inline(always)]
+    fn push_vec4(&mut self, _: u32, lanes: [f32; 4]) {
+        self.push(lanes);
+    }
+
+    #[inline(always)]
+    fn finish<T: Elem, A: Access>(
+        self,
+        row: BlockRow<T>,
+        reduction_scratch: Shared<f32>,
+        [cols, _]: [f32; 2],
+        eps: f32,
+    ) -> Stats {
+        let sum = warp::sum(self.0, warp::SIZE);
+        if warp::lane() == 0 {
+            // SAFETY: the store writes this warp's slot in the scratch memory. Only lane 0 of the warp writes
+            // the slot, before the barrier.
+            unsafe { reduction_scratch.set(row.warp, sum) };
+        }
+        block::sync();
+        // SAFETY: the loads read the slots of the four warps. Lane 0 of each warp wrote its slot before the
+        // barrier.
+        let [a, b, c, d] = [0, 1, 2, 3].map(|warp: u32| unsafe { reduction_scratch.get(warp) });
+        let sum = (a + c) + (b + d);
+        Stats { mean: 0.0, inv: rsqrt(sum / cols + eps) }
+    }
+}

@@ -1,16 +1,18 @@
 //! Reductions of a row by one warp. These reductions add in the same order as torch's CUDA kernels, and
 //! therefore give the same bits.
 //!
-//! The two reductions have the summation orders of these kernels of torch 2.11:
+//! The reductions have the summation orders of these kernels of torch 2.11:
 //!
 //! - [`LayerNorm`]: the vectorised kernel of aten's `layer_norm_kernel.cu`, which uses four warps per row.
 //! - [`MeanSquare`]: `Reduce.cuh`, for the mean of an f32 tensor over its last dimension. This kernel uses
 //!   one warp per row.
+//! - [`FusedMeanSquare`]: the kernel of `torch.nn.RMSNorm`, which is the vectorised kernel of
+//!   `layer_norm_kernel.cu` without a mean.
 //!
-//! In [`LayerNorm`], one warp emulates the four warps of torch's kernel. A tile is 128 columns: one vec4
-//! (four columns) per lane. In torch, warp `i % 4` adds the elements of tile `i`. In this module, lane `l` of
-//! the one warp has four sets of accumulators. These sets correspond to lane `l` of each of the four torch
-//! warps.
+//! In [`LayerNorm`] and [`FusedMeanSquare`], one warp emulates the four warps of torch's kernel. A tile is
+//! 128 columns: one vec4 (four columns) per lane. In torch, warp `i % 4` adds the elements of tile `i`. In
+//! this module, lane `l` of the one warp has four sets of accumulators. These sets correspond to lane `l` of
+//! each of the four torch warps.
 //!
 //! If the number of columns is not divisible by 4, torch adds the elements in a different order. The
 //! reductions in this module still use the order of the vectorised kernel, so their bits can differ from
@@ -19,7 +21,7 @@ use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, is_scalar, is_vector};
 
-use super::block::{PartMoments, Squares};
+use super::block::{FusedSquares, PartMoments, Squares};
 use super::stats::{Cols, Stats};
 use super::welford::Welford;
 
@@ -180,5 +182,68 @@ impl Moments for MeanSquare {
         let [a, b, c, d] = self.0;
         let sum = warp::sum(a + b + c + d, warp::SIZE);
         Stats { mean: 0.0, inv: rsqrt(sum * cols.inv + eps) }
+    }
+}
+
+/// RMSNorm: sum of squares in the order of `torch.nn.RMSNorm`. Each thread has a separate sum for each of the
+/// four warps that torch uses per row.
+#[derive(Clone, Copy)]
+pub(crate) struct FusedMeanSquare([f32; GROUP]);
+
+impl FusedMeanSquare {
+    #[inline(always)]
+    fn add(&mut self, warp: usize, lanes: [f32; 4]) {
+        for i in 0..4 {
+            self.0[warp] = fma(lanes[i], lanes[i], self.0[warp]);
+        }
+    }
+
+    /// Reduces the sums of torch's four warps over the lanes, and adds the four results. All lanes return the
+    /// same bits.
+    ///
+    /// After the first step of a warp reduction, half of the lanes would compute the same values as the other
+    /// half. These lanes reduce the sums of a second torch warp instead.
+    #[inline(always)]
+    fn reduce(self) -> f32 {
+        let lane = warp::lane();
+        let other = |value: f32, distance: u32| warp::shuffle_xor(warp::ALL, value, distance);
+        let pair = |lower: f32, upper: f32, distance: u32| {
+            let is_lower = lane & distance == 0;
+            let (own, sent) = if is_lower { (lower, upper) } else { (upper, lower) };
+            own + other(sent, distance)
+        };
+        let [a, b, c, d] = self.0;
+        let mut sum = pair(pair(a, c, 16), pair(b, d, 16), 8);
+        let mut distance = 4;
+        while distance > 0 {
+            sum += other(sum, distance);
+            distance /= 2;
+        }
+        // The lanes 0 to 7 now have the sum of `a`, the lanes from 8 on of `b`, from 16 on of `c`, and from
+        // 24 on of `d`.
+        sum += other(sum, 16);
+        sum + other(sum, 8)
+    }
+}
+
+impl Moments for FusedMeanSquare {
+    type Part = FusedSquares;
+    const EMPTY: Self = Self([0.0; GROUP]);
+
+    #[inline(always)]
+    fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
+        for tile in 0..GROUP {
+            self.add(tile, group[tile]);
+        }
+    }
+
+    #[inline(always)]
+    fn push_vec4(&mut self, nth: u32, lanes: [f32; 4]) {
+        self.add(nth as usize % GROUP, lanes);
+    }
+
+    #[inline(always)]
+    fn finish(self, cols: Cols, eps: f32) -> Stats {
+        Stats { mean: 0.0, inv: rsqrt(self.reduce() / cols.count + eps) }
     }
 }

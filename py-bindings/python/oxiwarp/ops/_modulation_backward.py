@@ -183,10 +183,13 @@ def groups_of(modulation: Tensor, x: Tensor) -> int | None:
     """Return the number of groups of rows of `x`. A group consists of consecutive rows that share one row of
     `modulation`.
 
-    Return None if the rows do not form such groups, if each of several groups has only one row, or if there are more
-    than `GROUPS` groups. Examples for `x` of shape `[B, S, N]`: a modulation of shape `[B, 1, N]` gives B groups, and
-    shape `[N]` gives 1 group. Shape `[B, S, N]` gives None, and so does shape `[1, S, N]` if B > 1.
+    Return None in four cases: the rows do not form such groups, there are several groups of one row each, there
+    are more than `GROUPS` groups, or the modulation has one column and `x` has more. Examples for `x` of shape
+    `[B, S, N]`: a modulation of shape `[B, 1, N]` gives B groups, and shape `[N]` gives 1 group. Shape
+    `[B, S, N]` gives None, and so does shape `[1, S, N]` if B > 1.
     """
+    if modulation.shape[-1] != x.shape[-1]:
+        return None
     own, sizes, first = (1,) * (x.dim() - modulation.dim()) + tuple(modulation.shape), x.shape[:-1], 0
     while first < len(sizes) and own[first] == sizes[first]:
         first += 1
@@ -262,7 +265,8 @@ def gated(
         dy = (dtotal * value).to(y.dtype) if wanted[0] else None
         of_product = dtotal.float() * y if any(wanted[1:]) else None
     else:
-        dy, of_product = gated_residual_backward(dtotal.contiguous(), y, form, any(wanted[1:]))
+        branch = y if y.stride(-1) == 1 else y.contiguous()
+        dy, of_product = gated_residual_backward(dtotal.contiguous(), branch, form, any(wanted[1:]))
     if of_product is None or not any(wanted[1:]):
         return dy if wanted[0] else None, None, None
     same = form is not None and math.prod(form.shape) == math.prod(value.shape)

@@ -8,7 +8,7 @@ from ._checks.rows import is_exact, is_rms
 from ._function import Function, apply
 from ._modulation_backward import Norm, ada_norm_gradients, modulations
 from ._once_differentiable import once
-from ._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
+from ._register import OPTIONAL, before_weight, define, explain, needs_grad, refuse_forward_mode, refuse_types
 from ._roles import Role
 from .ada_norm import check
 
@@ -28,17 +28,18 @@ def _fake(
     rms: bool,
     eps: float,
     exact: bool,
+    round_before_weight: bool,
 ) -> tuple[Tensor, Tensor]:
     first = {"scale": (scale, scale_table), "shift": (shift, shift_table)}
     second = {"scale2": (scale2, scale2_table), "shift2": (shift2, shift2_table)}
-    check("ada_norm_pair", x, weight, bias, eps, **first, **second)
+    check("ada_norm_pair", x, weight, bias, eps, False, None, **first, **second)
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
 op = define(
     "ada_norm_pair(Tensor x, Tensor scale, Tensor? scale_table, Tensor? shift, Tensor? shift_table, Tensor scale2, "
     "Tensor? scale2_table, Tensor? shift2, Tensor? shift2_table, Tensor? weight, Tensor? bias, bool rms, float eps, "
-    "bool exact) -> (Tensor, Tensor)",
+    "bool exact, bool round_before_weight) -> (Tensor, Tensor)",
     _fake,
     x=Role.ROWS,
     scale=Role.BROADCAST,
@@ -73,12 +74,13 @@ class _AdaNormPair(Function):
         rms: bool,
         eps: float,
         exact: bool,
+        before: bool,
     ) -> tuple[Tensor, Tensor]:
-        return op(x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, rms, eps, exact)
+        return op(x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, rms, eps, exact, before)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        *tensors, ctx.rms, ctx.eps, _ = inputs
+        *tensors, ctx.rms, ctx.eps, _, _ = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
@@ -99,7 +101,7 @@ class _AdaNormPair(Function):
             (of_x, of_scale2, False, of_shift2, False, *of_norm),
         )
         both = [None if a is None or b is None else a + b for a, b in zip(first[5:], second[5:], strict=True)]
-        return second[0], first[1], first[3], second[1], second[3], *both, None, None, None
+        return second[0], first[1], first[3], second[1], second[3], *both, None, None, None, None
 
 
 def ada_norm_pair(
@@ -113,6 +115,7 @@ def ada_norm_pair(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-6,
+    rounding: str = "before_weight",
     mode: str = "exact",
 ) -> tuple[Tensor, Tensor]:
     """Compute one norm and modulate it twice: `norm(x) * (1 + scale) + shift` and
@@ -130,6 +133,7 @@ def ada_norm_pair(
             float32.
         bias (Tensor | None): bias of the norm, contiguous, shape `[N]`, in the dtype of `x` or in float32.
         eps (float): added to the variance (LayerNorm) or to the mean of squares (RMSNorm); finite, 0 or more.
+        rounding (str): "before_weight" or "once", as for `ada_norm`.
         mode (str): "exact" or "fast", as for `ada_norm`.
 
     Returns:
@@ -139,7 +143,7 @@ def ada_norm_pair(
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
             the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
             forward-mode AD.
-        ValueError: `norm` or `mode` has an unknown value.
+        ValueError: `norm`, `rounding` or `mode` has an unknown value.
         TypeError: An operand is not a tensor, or `eps` is not a number.
         torch.OutOfMemoryError: The results do not fit in GPU memory.
 
@@ -165,12 +169,12 @@ def ada_norm_pair(
     if not (tensors and isinstance(shift, OPTIONAL) and isinstance(shift2, OPTIONAL) and affine):
         others = {"shift": shift, "shift2": shift2, "weight": weight, "bias": bias}
         refuse_types(name, {"x": x, "scale": scale, "scale2": scale2}, others)
-    rms, exact = is_rms(name, norm), is_exact(name, mode)
+    options = (is_rms(name, norm), eps, is_exact(name, mode), before_weight(name, rounding))
     try:
         if needs_grad(x, scale, shift, scale2, shift2, weight, bias):
             refuse_forward_mode(name)
-            return apply(_AdaNormPair, x, scale, shift, scale2, shift2, weight, bias, rms, eps, exact)
-        return op(x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, rms, eps, exact)
+            return apply(_AdaNormPair, x, scale, shift, scale2, shift2, weight, bias, *options)
+        return op(x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, *options)
     except RuntimeError as error:
         by = {"scale": scale, "shift": shift, "scale2": scale2, "shift2": shift2}
         explain(error, name, 2, x, **by, weight=weight, bias=bias)

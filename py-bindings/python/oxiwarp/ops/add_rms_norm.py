@@ -17,6 +17,7 @@ from ._register import (
     needs_grad,
     refuse_forward_mode,
     refuse_types,
+    write,
 )
 from ._roles import Role
 from .rms_norm_backward import op as op_backward
@@ -38,6 +39,34 @@ op = define(
     x=Role.ROWS,
     residual=Role.ROWS,
     weight=Role.VECTOR,
+)
+
+
+def _fake_out(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    weight_offset: float,
+    round_before_weight: bool,
+    out: Tensor,
+    sum: Tensor,  # noqa: A002  the name of the result
+) -> None:
+    check_rows("add_rms_norm", x, weight, residual=residual, out=out, sum=sum)
+    check_eps("add_rms_norm", eps)
+    check_number("add_rms_norm", "weight_offset", weight_offset)
+
+
+# `out` and `sum` may be the tensors `x` and `residual`. The kernel reads each element before it writes it.
+op_out = define(
+    "add_rms_norm_out(Tensor x, Tensor residual, Tensor? weight, float eps, float weight_offset, "
+    "bool round_before_weight, Tensor(a!) out, Tensor(b!) sum) -> ()",
+    _fake_out,
+    x=Role.ROWS,
+    residual=Role.ROWS,
+    weight=Role.VECTOR,
+    out=Role.OUTPUT,
+    sum=Role.OUTPUT,
 )
 
 
@@ -82,6 +111,7 @@ def add_rms_norm(
     *,
     weight_offset: float = 0.0,
     rounding: str = "once",
+    out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Add a residual and normalize the sum: `sum = x + residual`, `y = rms_norm(sum, weight, eps)`.
 
@@ -94,16 +124,21 @@ def add_rms_norm(
         eps (float): added to the mean of squares; finite, 0 or more.
         weight_offset (float): number that is added to `weight` in float32, as in `rms_norm`.
         rounding (str): "once" or "before_weight", as in `rms_norm`.
+        out (tuple[Tensor, Tensor] | None): pair of tensors with the shape, dtype and device of `x`, to which
+            `y` and `sum` are written. To compute in place, pass `x` and `residual` as this pair, in any order.
+            Otherwise, the tensors must not overlap an input.
 
     Returns:
-        `(y, sum)`: two contiguous tensors with the shape and dtype of `x`. `sum` is the residual of the next layer.
+        `(y, sum)`: `out` if it is given. Otherwise, two contiguous tensors with the shape and dtype of `x`. `sum` is
+        the residual of the next layer.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
             the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
-            forward-mode AD.
-        ValueError: `rounding` is not "once" or "before_weight".
-        TypeError: `x`, `residual` or `weight` is not a tensor, or `eps` or `weight_offset` is not a number.
+            forward-mode AD, and if `out` is given and an input requires grad.
+        ValueError: `rounding` is not "once" or "before_weight", or `out` is not a pair.
+        TypeError: `x`, `residual`, `weight` or an element of `out` is not a tensor, or `eps` or `weight_offset` is not
+            a number.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
@@ -123,14 +158,34 @@ def add_rms_norm(
     """
     if not (isinstance(x, Tensor) and isinstance(residual, Tensor) and isinstance(weight, OPTIONAL)):
         refuse_types("add_rms_norm", {"x": x, "residual": residual}, {"weight": weight})
-    before = before_weight("add_rms_norm", rounding)
+    before, grad = before_weight("add_rms_norm", rounding), needs_grad(x, residual, weight)
+    arguments = (x, residual, weight, eps, weight_offset, before)
+    if grad:
+        refuse_forward_mode("add_rms_norm")
+    if out is not None:
+        _write(arguments, out, grad)
+        return out
     try:
-        if needs_grad(x, residual, weight):
-            refuse_forward_mode("add_rms_norm")
-            return apply(_AddRmsNorm, x, residual, weight, eps, weight_offset, before)
-        return op(x, residual, weight, eps, weight_offset, before)
+        return apply(_AddRmsNorm, *arguments) if grad else op(*arguments)
     except RuntimeError as error:
         explain(error, "add_rms_norm", 2, x, residual=residual, weight=weight)
+        raise
+
+
+def _write(arguments: tuple[Any, ...], out: tuple[Tensor, Tensor], grad: bool) -> None:
+    """Call the operator that writes to the pair `out`. Raise ValueError or TypeError unless `out` is a pair of
+    tensors.
+    """
+    if not isinstance(out, tuple | list) or len(out) != 2:
+        raise ValueError("add_rms_norm: out is not a pair, expected the tensors for y and for sum")
+    y, total = out
+    if not (isinstance(y, Tensor) and isinstance(total, Tensor)):
+        refuse_types("add_rms_norm", {"out[0]": y, "out[1]": total}, {})
+    x, residual, weight, *_ = arguments
+    try:
+        write("add_rms_norm", op_out, arguments, (y, total), grad)
+    except RuntimeError as error:
+        explain(error, "add_rms_norm", 0, x, residual=residual, weight=weight, out=y, sum=total)
         raise
 
 

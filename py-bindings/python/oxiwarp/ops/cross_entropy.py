@@ -18,7 +18,14 @@ INDICES = (torch.int64, torch.int32)
 
 
 def _check(
-    op: str, logits: Tensor, target: Tensor, label_smoothing: float, z_loss: float, softcap: float, **rows: Tensor
+    op: str,
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float,
+    **rows: Tensor,
 ) -> None:
     """Raise RuntimeError if the kernels do not support one of the arguments. The check does not read the
     values of tensors.
@@ -39,6 +46,7 @@ def _check(
             raise RuntimeError(f"{op}: {name} has shape {list(tensor.shape)}, expected {list(logits.shape[:-1])}")
         if name in rows and tensor.dtype is not torch.float32:
             raise RuntimeError(f"{op}: {name} is {dtype_name(tensor.dtype)}, expected f32")
+    check_vector(op, "weight", weight, logits)
     if not 0.0 <= label_smoothing <= 1.0:
         raise RuntimeError(f"{op}: label_smoothing is {label_smoothing:g}, expected 0 to 1")
     check_number(op, "z_loss", z_loss, 0.0)
@@ -46,9 +54,15 @@ def _check(
 
 
 def _fake(
-    logits: Tensor, target: Tensor, ignore_index: int, label_smoothing: float, z_loss: float, softcap: float
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    softcap: float,
 ) -> tuple[Tensor, Tensor]:
-    _check("cross_entropy", logits, target, label_smoothing, z_loss, softcap)
+    _check("cross_entropy", logits, target, weight, label_smoothing, z_loss, softcap)
     rows = logits.shape[:-1]
     return logits.new_empty(rows, dtype=torch.float32), logits.new_empty(rows, dtype=torch.float32)
 
@@ -56,6 +70,7 @@ def _fake(
 def _fake_backward(
     logits: Tensor,
     target: Tensor,
+    weight: Tensor | None,
     lse: Tensor,
     dloss: Tensor,
     ignore_index: int,
@@ -63,55 +78,57 @@ def _fake_backward(
     z_loss: float,
     softcap: float,
 ) -> Tensor:
-    _check("cross_entropy_backward", logits, target, label_smoothing, z_loss, softcap, lse=lse, dloss=dloss)
+    _check("cross_entropy_backward", logits, target, weight, label_smoothing, z_loss, softcap, lse=lse, dloss=dloss)
     return logits.new_empty(logits.shape)
 
 
 op = define(
-    "cross_entropy(Tensor logits, Tensor target, int ignore_index, float label_smoothing, float z_loss, "
-    "float softcap) -> (Tensor, Tensor)",
+    "cross_entropy(Tensor logits, Tensor target, Tensor? weight, int ignore_index, float label_smoothing, "
+    "float z_loss, float softcap) -> (Tensor, Tensor)",
     _fake,
     logits=Role.ROWS,
     target=Role.CLASSES,
+    weight=Role.VECTOR,
 )
 op_backward = define(
-    "cross_entropy_backward(Tensor logits, Tensor target, Tensor lse, Tensor dloss, int ignore_index, "
-    "float label_smoothing, float z_loss, float softcap) -> Tensor",
+    "cross_entropy_backward(Tensor logits, Tensor target, Tensor? weight, Tensor lse, Tensor dloss, "
+    "int ignore_index, float label_smoothing, float z_loss, float softcap) -> Tensor",
     _fake_backward,
     logits=Role.ROWS,
     target=Role.CLASSES,
+    weight=Role.VECTOR,
     lse=Role.PER_ROW,
     dloss=Role.PER_ROW,
 )
-ROLES = {"weight": Role.VECTOR}
 
 
 class _CrossEntropy(Function):
-    """Autograd function that saves three tensors: the logits, the target, and `lse`, the log-sum-exp of each
-    row of logits.
+    """Autograd function that saves the logits, the target, the weights of the classes, and `lse`, the
+    log-sum-exp of each row of logits.
 
     The backward reads the logits again, and allocates a new tensor for their gradient.
     """
 
     @staticmethod
-    def forward(logits: Tensor, target: Tensor, *params: float) -> tuple[Tensor, Tensor]:
-        return op(logits, target, *params)
+    def forward(logits: Tensor, target: Tensor, weight: Tensor | None, *params: float) -> tuple[Tensor, Tensor]:
+        return op(logits, target, weight, *params)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        logits, target, *ctx.params = inputs
-        ctx.save_for_backward(logits, target, output[1])
+        logits, target, weight, *ctx.params = inputs
+        ctx.save_for_backward(logits, target, weight, output[1])
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
     @once
     def backward(ctx: Any, dloss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        logits, target, lse = ctx.saved_tensors
+        logits, target, weight, lse = ctx.saved_tensors
         try:
-            return op_backward(logits, target, lse, dloss.contiguous(), *ctx.params), None, None, None, None, None
+            gradient = op_backward(logits, target, weight, lse, dloss.contiguous(), *ctx.params)
         except RuntimeError as error:
             explain(error, "cross_entropy_backward", 1, logits)
             raise
+        return gradient, None, None, None, None, None, None
 
 
 def counted(target: Tensor, ignore_index: int) -> Tensor | int:
@@ -125,13 +142,13 @@ def counted(target: Tensor, ignore_index: int) -> Tensor | int:
     return (target != ignore_index).sum() if limits.min <= ignore_index <= limits.max else target.numel()
 
 
-def _factors(weight: Tensor, target: Tensor, ignore_index: int) -> Tensor:
+def _target_weights(weight: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     """Return the weight of each row's target in float32, and 0 for ignored rows.
 
     A target that is neither a class nor `ignore_index` gets the weight of an arbitrary class. This does not matter,
     because the loss of its row is NaN.
     """
-    factors = weight.detach().float()[target.clamp(0, weight.shape[0] - 1).long()]
+    factors = weight.float()[target.clamp(0, weight.shape[0] - 1).long()]
     limits = torch.iinfo(target.dtype)
     if not limits.min <= ignore_index <= limits.max:  # see `counted`
         return factors
@@ -172,7 +189,8 @@ def cross_entropy(
             `softcap * tanh(x / softcap)`. `softcap` is finite, and above 0 or None.
         weight (Tensor | None): weight of each class, shape `[V]`, in the dtype of `logits` or in float32. The
             loss of a row is multiplied by the weight of its target. "mean" then divides by the sum of these
-            weights. Label smoothing cannot be combined with `weight`.
+            weights. Label smoothing multiplies the term of each class by the weight of this class, as torch
+            does. `weight` has no gradient.
         dtype (torch.dtype | None): dtype of the loss: `torch.float32`, or None for the dtype of `logits`.
         return_lse (bool): if True, also return `lse`.
 
@@ -217,21 +235,17 @@ def cross_entropy(
         raise ValueError(f"cross_entropy: dtype is {dtype}, expected None, torch.float32 or {logits.dtype}")
     try:
         cap = 0.0 if softcap is None else softcap
-        arguments = (logits, target.contiguous(), ignore_index, label_smoothing, z_loss, cap)
+        weight = weight if weight is None else weight.detach().contiguous()
+        arguments = (logits, target.contiguous(), weight, ignore_index, label_smoothing, z_loss, cap)
         loss, lse = apply(_CrossEntropy, *arguments) if needs_grad(logits) else op(*arguments)
-        if weight is not None:
-            check_vector("cross_entropy", "weight", weight, logits)
-            if label_smoothing:
-                raise RuntimeError(f"cross_entropy: label_smoothing is {label_smoothing:g}, expected 0 with weight")
-            factors = _factors(weight, target, ignore_index)
-            loss = loss * factors
     except RuntimeError as error:
         explain(error, "cross_entropy", 0, logits, "logits", target=target, weight=weight)
         raise
     if reduction != "none":
         loss = loss.sum()
     if reduction == "mean":
-        loss = loss / (counted(target, ignore_index) if weight is None else factors.sum())
+        weights = None if weight is None else _target_weights(weight, target, ignore_index)
+        loss = loss / (counted(target, ignore_index) if weights is None else weights.sum())
     loss = loss.to(dtype or logits.dtype)
     return (loss, lse) if return_lse else loss
 

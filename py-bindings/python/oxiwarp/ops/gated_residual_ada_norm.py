@@ -8,13 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
-from ._checks.rows import check_modulation, check_norm, is_exact, is_rms
+from ._checks.rows import check_branch, check_index, check_modulation, check_norm, is_exact, is_rms, rows_of
+from ._frames import frames_of
 from ._function import Function, apply
+from ._mixed import chosen, plain, widened
 from ._modulation_backward import Modulation, Norm, ada_norm_gradients, gated, modulations
 from ._once_differentiable import once
-from ._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
+from ._register import OPTIONAL, before_weight, define, explain, needs_grad, refuse_forward_mode, refuse_types
 from ._roles import Role
-from .gated_residual import unclipped
+from .ada_norm import ada_norm
+from .gated_residual import by_torch, unclipped
 
 NAME = "gated_residual_ada_norm"
 
@@ -25,11 +28,15 @@ def _check(
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
+    index: Tensor | None,
     modulations: dict[str, tuple[Tensor | None, Tensor | None]],
 ) -> None:
-    check_norm(NAME, x, weight, bias, eps, y=y)
+    check_norm(NAME, x, weight, bias, eps, mixed=True)
+    check_branch(NAME, x, y)
+    rows = rows_of(index, modulations["scale"][0])
     for name, (value, table) in modulations.items():
-        check_modulation(NAME, name, value, table, x)
+        check_modulation(NAME, name, value, table, x, per_row=True, mixed=True, rows=rows)
+    check_index(NAME, index, x)
 
 
 def _fake(
@@ -43,31 +50,34 @@ def _fake(
     shift_table: Tensor | None,
     weight: Tensor | None,
     bias: Tensor | None,
+    index: Tensor | None,
     rms: bool,
     eps: float,
     exact: bool,
+    round_before_weight: bool,
     clip: bool,
 ) -> tuple[Tensor, Tensor]:
     modulations = {"gate": (gate, gate_table), "scale": (scale, scale_table), "shift": (shift, shift_table)}
-    _check(x, y, weight, bias, eps, modulations)
+    _check(x, y, weight, bias, eps, index, modulations)
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
 op = define(
     "gated_residual_ada_norm(Tensor x, Tensor y, Tensor? gate, Tensor? gate_table, Tensor scale, Tensor? scale_table, "
-    "Tensor? shift, Tensor? shift_table, Tensor? weight, Tensor? bias, bool rms, float eps, bool exact, bool clip) -> "
-    "(Tensor, Tensor)",
+    "Tensor? shift, Tensor? shift_table, Tensor? weight, Tensor? bias, Tensor? index, bool rms, float eps, bool exact, "
+    "bool round_before_weight, bool clip) -> (Tensor, Tensor)",
     _fake,
     x=Role.ROWS,
-    y=Role.ROWS,
-    gate=Role.BROADCAST,
-    gate_table=Role.VECTOR,
-    scale=Role.BROADCAST,
-    scale_table=Role.VECTOR,
-    shift=Role.BROADCAST,
-    shift_table=Role.VECTOR,
-    weight=Role.VECTOR,
-    bias=Role.VECTOR,
+    y=Role.BRANCH,
+    gate=Role.MODULATION,
+    gate_table=Role.ANY_VECTOR,
+    scale=Role.MODULATION,
+    scale_table=Role.ANY_VECTOR,
+    shift=Role.MODULATION,
+    shift_table=Role.ANY_VECTOR,
+    weight=Role.ANY_VECTOR,
+    bias=Role.ANY_VECTOR,
+    index=Role.INDEX,
 )
 
 
@@ -93,13 +103,15 @@ class _GatedResidualAdaNorm(Function):
         rms: bool,
         eps: float,
         exact: bool,
+        before: bool,
         clip: bool,
     ) -> tuple[Tensor, Tensor]:
-        return op(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip)
+        options = (rms, eps, exact, before, clip)
+        return op(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, None, *options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, *rest, ctx.rms, ctx.eps, ctx.exact, ctx.clip = inputs
+        x, *rest, ctx.rms, ctx.eps, ctx.exact, _, ctx.clip = inputs
         ctx.save_for_backward(output[1], x if ctx.clip else None, *rest)
 
     @staticmethod
@@ -116,7 +128,7 @@ class _GatedResidualAdaNorm(Function):
             of_branch: tuple[Tensor | None, ...] = (dtotal if wanted[1] else None, None, None)
         else:
             of_branch = gated(dtotal, y, Modulation(gate, gate_table), wanted[1:4])
-        return dtotal if wanted[0] else None, *of_branch, *of_norm, None, None, None, None
+        return dtotal if wanted[0] else None, *of_branch, *of_norm, None, None, None, None, None
 
 
 def gated_residual_ada_norm(
@@ -130,9 +142,11 @@ def gated_residual_ada_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-6,
+    rounding: str = "before_weight",
     gate_table: Tensor | None = None,
     scale_table: Tensor | None = None,
     shift_table: Tensor | None = None,
+    index: Tensor | None = None,
     clip: bool = False,
     mode: str = "exact",
 ) -> tuple[Tensor, Tensor]:
@@ -142,7 +156,8 @@ def gated_residual_ada_norm(
     Args:
         x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the
             CPU or a CUDA device.
-        y (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
+        y (Tensor): output of the branch (attention or MLP), with the shape and device of `x`: float32, float16
+            or bfloat16.
         gate (Tensor | None): gate of the branch, with a shape and dtype that `gated_residual` supports. If it
             is None, `sum` is `x + y`.
         scale (Tensor): broadcasts to `x`, with a shape and dtype that `ada_norm` supports.
@@ -150,13 +165,16 @@ def gated_residual_ada_norm(
             have.
         norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`. The input of the
             norm is `sum`, rounded to the dtype of `x`.
-        weight (Tensor | None): weight of the norm, contiguous, shape `[N]`, in the dtype of `x` or in
-            float32.
-        bias (Tensor | None): bias of the norm, contiguous, shape `[N]`, in the dtype of `x` or in float32.
+        weight (Tensor | None): weight of the norm: float32, float16 or bfloat16, contiguous, shape `[N]`.
+        bias (Tensor | None): bias of the norm: float32, float16 or bfloat16, contiguous, shape `[N]`.
         eps (float): added to the variance (LayerNorm) or to the mean of squares (RMSNorm); finite, 0 or more.
+        rounding (str): "before_weight" or "once", as for `ada_norm`.
         gate_table (Tensor | None): vector of shape `[N]` that the kernel adds to `gate`.
         scale_table (Tensor | None): vector of shape `[N]` that the kernel adds to `scale`.
         shift_table (Tensor | None): vector of shape `[N]` that the kernel adds to `shift`.
+        index (Tensor | None): int64 or int32, contiguous, shape `x.shape[:-1]`. If it is given,
+            `gate`, `scale` and `shift` have the shape `[R, N]`. A row of `x` then uses the row of each that its integer
+            names. A negative integer, or R or more, names row R - 1.
         clip (bool): if True, clamp the sum to ±65504 (the maximum of float16), as Flux and Qwen-Image do in
             float16.
         mode (str): "exact" or "fast", as for `gated_residual` and `ada_norm`.
@@ -168,7 +186,7 @@ def gated_residual_ada_norm(
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
             the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
             forward-mode AD.
-        ValueError: `norm` or `mode` has an unknown value.
+        ValueError: `norm`, `rounding` or `mode` has an unknown value.
         TypeError: An operand is not a tensor, or `eps` is not a number.
         torch.OutOfMemoryError: The results do not fit in GPU memory.
 
@@ -191,40 +209,44 @@ def gated_residual_ada_norm(
     tables = (
         isinstance(gate_table, OPTIONAL) and isinstance(scale_table, OPTIONAL) and isinstance(shift_table, OPTIONAL)
     )
-    affine = isinstance(weight, OPTIONAL) and isinstance(bias, OPTIONAL)
+    affine = isinstance(weight, OPTIONAL) and isinstance(bias, OPTIONAL) and isinstance(index, OPTIONAL)
     if not (tensors and tables and affine and isinstance(gate, OPTIONAL) and isinstance(shift, OPTIONAL)):
         others = {"gate": gate, "gate_table": gate_table, "shift": shift, "scale_table": scale_table}
         refuse_types(
             NAME,
             {"x": x, "y": y, "scale": scale},
-            {**others, "shift_table": shift_table, "weight": weight, "bias": bias},
+            {**others, "shift_table": shift_table, "weight": weight, "bias": bias, "index": index},
         )
-    rms, exact = is_rms(NAME, norm), is_exact(NAME, mode)
+    if index is None and (frames := frames_of(x, gate, scale, shift)):
+        named: Any = dict(norm=norm, weight=weight, bias=bias, eps=eps, rounding=rounding, clip=clip, mode=mode)
+        tables_of: Any = dict(gate_table=gate_table, scale_table=scale_table, shift_table=shift_table)
+        split = frames.split
+        normed, total = gated_residual_ada_norm(
+            split(x), split(y), split(gate), split(scale), split(shift), **named, **tables_of
+        )
+        return normed.flatten(-3, -2), total.flatten(-3, -2)
+    options = (is_rms(NAME, norm), eps, is_exact(NAME, mode), before_weight(NAME, rounding), clip)
+    operands = (x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias)
     try:
-        if needs_grad(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias):
-            refuse_forward_mode(NAME)
-            return apply(
-                _GatedResidualAdaNorm,
-                x,
-                y,
-                gate,
-                gate_table,
-                scale,
-                scale_table,
-                shift,
-                shift_table,
-                weight,
-                bias,
-                rms,
-                eps,
-                exact,
-                clip,
-            )
-        return op(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip)
+        if not needs_grad(*operands):
+            return op(*operands, index, *options)
+        refuse_forward_mode(NAME)
+        by_name = {"gate": (gate, gate_table), "scale": (scale, scale_table), "shift": (shift, shift_table)}
+        _check(x, y, weight, bias, eps, index, by_name)
+        if y.dtype != x.dtype:
+            total = by_torch(x, y, None if gate is None else chosen(gate, index), gate_table, options[2], clip)
+            of_norm: Any = dict(norm=norm, weight=weight, bias=bias, eps=eps, rounding=rounding, mode=mode)
+            by_table: Any = dict(scale_table=scale_table, shift_table=shift_table, index=index)
+            return ada_norm(total, scale, shift, **of_norm, **by_table), total
+        gate, gate_table = plain(x, gate, gate_table, index)
+        scale, scale_table = plain(x, scale, scale_table, index)
+        shift, shift_table = plain(x, shift, shift_table, index)
+        by = (scale, scale_table, shift, shift_table, widened(x, weight), widened(x, bias))
+        return apply(_GatedResidualAdaNorm, x, y, gate, gate_table, *by, *options)
     except RuntimeError as error:
         modulations = {"gate": gate, "gate_table": gate_table, "shift": shift, "shift_table": shift_table}
         affine_of = {"weight": weight, "bias": bias}
-        explain(error, NAME, 2, x, y=y, scale=scale, scale_table=scale_table, **modulations, **affine_of)
+        explain(error, NAME, 2, x, y=y, scale=scale, scale_table=scale_table, **modulations, **affine_of, index=index)
         raise
 
 

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ._checks.rows import check_norm
 from ._function import Function, apply
+from ._mixed import widened
 from ._once_differentiable import once
 from ._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
 from ._roles import Role
@@ -13,7 +14,7 @@ from .layer_norm_backward import op as op_backward
 
 
 def _fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    check_norm("layer_norm", x, weight, bias, eps)
+    check_norm("layer_norm", x, weight, bias, eps, mixed=True)
     return x.new_empty(x.shape)
 
 
@@ -21,8 +22,8 @@ op = define(
     "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor",
     _fake,
     x=Role.ROWS,
-    weight=Role.VECTOR,
-    bias=Role.VECTOR,
+    weight=Role.ANY_VECTOR,
+    bias=Role.ANY_VECTOR,
 )
 
 
@@ -57,11 +58,11 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     """Compute LayerNorm over the last dimension: `(x - mean) / sqrt(variance + eps) * weight + bias`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA device. The
-            last stride is 1. `Tensor.view` must be able to merge all dimensions except the last into at most two, as in
-            slices and chunks of a contiguous tensor.
-        weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
-        bias (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
+            device. The last stride is 1. `Tensor.view` must be able to merge all dimensions before the last
+            into at most two. This is the case for slices and chunks of a contiguous tensor.
+        weight (Tensor | None): float32, float16 or bfloat16, contiguous, shape `[N]`.
+        bias (Tensor | None): float32, float16 or bfloat16, contiguous, shape `[N]`.
         eps (float): added to the variance; finite, 0 or more.
 
     Returns:
@@ -100,7 +101,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     try:
         if needs_grad(x, weight, bias):
             refuse_forward_mode("layer_norm")
-            return apply(_LayerNorm, x, weight, bias, eps)
+            return apply(_LayerNorm, x, widened(x, weight), widened(x, bias), eps)
         return op(x, weight, bias, eps)
     except RuntimeError as error:
         explain(error, "layer_norm", 1, x, weight=weight, bias=bias)

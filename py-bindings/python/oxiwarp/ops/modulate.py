@@ -4,27 +4,35 @@ from typing import Any
 
 from torch import Tensor
 
-from ._checks.rows import check_modulation, is_exact
+from ._checks.rows import check_index, check_modulation, is_exact, rows_of
+from ._frames import frames_of
 from ._function import Function, apply
+from ._mixed import plain
 from ._modulation_backward import sum_to
 from ._once_differentiable import once
 from ._register import OPTIONAL, check_rows, define, explain, needs_grad, refuse_forward_mode, refuse_types
 from ._roles import Role
 
 
-def _fake(x: Tensor, scale: Tensor, shift: Tensor | None, exact: bool) -> Tensor:
+def _check(x: Tensor, scale: Tensor, shift: Tensor | None, index: Tensor | None) -> None:
     check_rows("modulate", x, None)
-    check_modulation("modulate", "scale", scale, None, x)
-    check_modulation("modulate", "shift", shift, None, x)
+    for name, value in (("scale", scale), ("shift", shift)):
+        check_modulation("modulate", name, value, None, x, per_row=True, mixed=True, rows=rows_of(index, scale))
+    check_index("modulate", index, x)
+
+
+def _fake(x: Tensor, scale: Tensor, shift: Tensor | None, index: Tensor | None, exact: bool) -> Tensor:
+    _check(x, scale, shift, index)
     return x.new_empty(x.shape)
 
 
 op = define(
-    "modulate(Tensor x, Tensor scale, Tensor? shift, bool exact) -> Tensor",
+    "modulate(Tensor x, Tensor scale, Tensor? shift, Tensor? index, bool exact) -> Tensor",
     _fake,
     x=Role.ROWS,
-    scale=Role.BROADCAST,
-    shift=Role.BROADCAST,
+    scale=Role.MODULATION,
+    shift=Role.MODULATION,
+    index=Role.INDEX,
 )
 
 
@@ -33,7 +41,7 @@ class _Modulate(Function):
 
     @staticmethod
     def forward(x: Tensor, scale: Tensor, shift: Tensor | None, exact: bool) -> Tensor:
-        return op(x, scale, shift, exact)
+        return op(x, scale, shift, None, exact)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -53,18 +61,25 @@ class _Modulate(Function):
         )
 
 
-def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None, *, mode: str = "exact") -> Tensor:
+def modulate(
+    x: Tensor, scale: Tensor, shift: Tensor | None = None, *, index: Tensor | None = None, mode: str = "exact"
+) -> Tensor:
     """Modulate rows: `x * (1 + scale) + shift`. If a norm precedes this formula, use `ada_norm`.
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
             CUDA device.
-        scale (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. Its last dimension is N. Examples are
-            `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. It may be broadcast along the first dimensions, or along the
-            last dimensions before N, but not along both. `Tensor.view` must be able to merge all dimensions of `x`
-            except the last into at most two, and to merge the same dimensions of `scale` and `shift`.
+        scale (Tensor): float32, float16 or bfloat16; broadcasts to `x`. Its last dimension is N or 1.
+            Examples are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices, and `[B, F, 1, N]` (per frame) for `x` of shape
+            `[B, S, N]`, as in `ada_norm`. It may be broadcast along the first
+            dimensions, or along the last dimensions before N, but not along both. `Tensor.view` must be able
+            to merge all dimensions of `x` before the last into at most two, and to merge the same dimensions
+            of `scale` and `shift`.
         shift (Tensor | None): tensor that is added last. It may have the shapes and dtypes that `scale` may
             have.
+        index (Tensor | None): int64 or int32, contiguous, shape `x.shape[:-1]`. If it is given,
+            `scale` and `shift` have the shape `[R, N]`. A row of `x` then uses the row of both that its integer
+            names. A negative integer, or R or more, names row R - 1.
         mode (str): "exact" or "fast". The section "Exactness" describes both.
 
     Returns:
@@ -79,11 +94,11 @@ def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None, *, mode: str
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: If `x`, `scale` and `shift` have the same dtype, `mode="exact"` rounds `1 + scale`, the product and
-            the sum, as torch's operators do. If `x` is 16-bit and `scale` or `shift` is float32, `mode="exact"`
-            computes in float32 and rounds only the result. With a float32 `scale`, torch's operators return float32.
-            Cast to the dtype of `x`, this float32 tensor is bitwise equal to the result of this function. `mode="fast"`
-            always rounds only the result.
+        Exactness: If `x`, `scale` and `shift` have the same dtype, "exact" rounds `1 + scale`, the product
+            and the sum, as torch's operators do. If `scale` or `shift` has another dtype than `x`, "exact"
+            computes in float32 and rounds only the result. With a float32 `scale`, torch's operators return
+            float32. If this float32 result is cast to the dtype of `x`, it is bitwise equal to the result of
+            this function. "fast" always rounds only the result.
         Gradients: The gradients are computed with torch's operators instead of a kernel, in float32, and
             rounded once. A second derivative and forward-mode AD raise RuntimeError.
 
@@ -95,16 +110,21 @@ def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None, *, mode: str
         tensor([[1.5000, 2.5000, 3.5000]])
     """
     name = "modulate"
-    if not (isinstance(x, Tensor) and isinstance(scale, Tensor) and isinstance(shift, OPTIONAL)):
-        refuse_types(name, {"x": x, "scale": scale}, {"shift": shift})
+    optional = isinstance(shift, OPTIONAL) and isinstance(index, OPTIONAL)
+    if not (isinstance(x, Tensor) and isinstance(scale, Tensor) and optional):
+        refuse_types(name, {"x": x, "scale": scale}, {"shift": shift, "index": index})
+    if index is None and (frames := frames_of(x, scale, shift)):
+        return modulate(frames.split(x), frames.split(scale), frames.split(shift), mode=mode).flatten(-3, -2)
     exact = is_exact(name, mode)
     try:
         if needs_grad(x, scale, shift):
             refuse_forward_mode(name)
+            _check(x, scale, shift, index)
+            (scale, _), (shift, _) = plain(x, scale, None, index), plain(x, shift, None, index)
             return apply(_Modulate, x, scale, shift, exact)
-        return op(x, scale, shift, exact)
+        return op(x, scale, shift, index, exact)
     except RuntimeError as error:
-        explain(error, name, 1, x, scale=scale, shift=shift)
+        explain(error, name, 1, x, scale=scale, shift=shift, index=index)
         raise
 
 

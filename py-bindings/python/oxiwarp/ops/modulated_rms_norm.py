@@ -17,8 +17,8 @@ def modulated_rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
             CUDA device.
-        scale (Tensor): shape `[B, N]` for `x` of shape `[B, S, N]`, or a shape that `ada_norm` supports, in the dtype
-            of `x` or in float32. Mochi's shape is `[B, 1, N]`.
+        scale (Tensor): shape `[B, N]` for `x` of shape `[B, S, N]`, or a shape that `ada_norm` supports; float32,
+            float16 or bfloat16. Mochi's shape is `[B, 1, N]`.
         eps (float): added to the mean of squares; finite, 0 or more.
 
     Returns:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ._checks.rows import check_eps
+from ._checks.rows import check_eps, check_head_vectors
 from ._function import Function, apply
 from ._once_differentiable import once
 from ._register import (
@@ -54,6 +55,55 @@ op_out = define(
     _fake_out,
     x=Role.ROWS,
     weight=Role.VECTOR,
+    out=Role.OUTPUT,
+)
+
+
+def _fake_affine(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool
+) -> Tensor:
+    _check_affine(x, weight, bias, eps, weight_offset)
+    return x.new_empty(x.shape)
+
+
+def _fake_affine_out(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    weight_offset: float,
+    round_before_weight: bool,
+    out: Tensor,
+) -> None:
+    _check_affine(x, weight, bias, eps, weight_offset, out=out)
+
+
+def _check_affine(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, weight_offset: float, **outs: Tensor
+) -> None:
+    check_rows("rms_norm_affine", x, None, **outs)
+    check_head_vectors("rms_norm_affine", "weight", weight, x)
+    check_head_vectors("rms_norm_affine", "bias", bias, x)
+    check_eps("rms_norm_affine", eps)
+    check_number("rms_norm_affine", "weight_offset", weight_offset)
+
+
+# The operators for a bias, and for a weight or bias per head.
+op_affine = define(
+    "rms_norm_affine(Tensor x, Tensor? weight, Tensor? bias, float eps, float weight_offset, "
+    "bool round_before_weight) -> Tensor",
+    _fake_affine,
+    x=Role.ROWS,
+    weight=Role.VECTOR,
+    bias=Role.VECTOR,
+)
+op_affine_out = define(
+    "rms_norm_affine_out(Tensor x, Tensor? weight, Tensor? bias, float eps, float weight_offset, "
+    "bool round_before_weight, Tensor(a!) out) -> ()",
+    _fake_affine_out,
+    x=Role.ROWS,
+    weight=Role.VECTOR,
+    bias=Role.VECTOR,
     out=Role.OUTPUT,
 )
 
@@ -110,30 +160,82 @@ class _RmsNorm(Function):
         return dx if wants_x else None, dweight if wants_weight else None, None, None, None
 
 
+class _RmsNormAffine(Function):
+    """Autograd function of a norm with a bias, or with a weight or bias per head.
+
+    With a weight per head, the backward calls the backward kernel of `rms_norm` once for each head.
+    """
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        weight_offset: float,
+        round_before_weight: bool,
+    ) -> Tensor:
+        return op_affine(x, weight, bias, eps, weight_offset, round_before_weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, bias, ctx.eps, ctx.weight_offset, _ = inputs
+        ctx.save_for_backward(x, weight)
+        ctx.bias = None if bias is None else (bias.dim(), bias.dtype)
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
+        dy, how = dy.contiguous(), (None, ctx.eps, ctx.weight_offset, wants_weight)
+        dx = dweight = dbias = None
+        try:
+            if weight is None or weight.dim() == 1:
+                dx, dweight = op_backward(dy, x, weight, *how)
+            elif wants_x or wants_weight:
+                heads = zip(dy.unbind(-2), x.unbind(-2), weight.unbind(0), strict=True)
+                gradients = [op_backward(*head, *how) for head in heads]
+                dx = torch.stack([dx for dx, _ in gradients], -2)
+                dweight = torch.stack([dweight for _, dweight in gradients])
+        except RuntimeError as error:
+            explain(error, "rms_norm_backward", 1, x)
+            raise
+        if wants_bias:
+            rank, dtype = ctx.bias
+            rows = tuple(range(dy.dim() - rank))  # `sum` over no dimension would be a sum over all
+            dbias = (dy.sum(rows, dtype=torch.float32) if rows else dy).to(dtype)
+        return dx if wants_x else None, dweight if wants_weight else None, dbias, None, None, None
+
+
 def rms_norm(
     x: Tensor,
     weight: Tensor | None = None,
     eps: float = 1e-6,
     *,
+    bias: Tensor | None = None,
     weight_offset: float = 0.0,
     rounding: str = "once",
     out: Tensor | None = None,
 ) -> Tensor:
-    """Compute RMSNorm over the last dimension: `x / sqrt(mean(x**2) + eps) * (weight_offset + weight)`.
+    """Compute RMSNorm over the last dimension: `x / sqrt(mean(x**2) + eps) * (weight_offset + weight) + bias`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested up to 262,144), on the CPU
-            or a CUDA device. The last stride is 1. `Tensor.view` must be able to merge all dimensions except the last
-            into at most two, as in slices and chunks of a contiguous tensor. If `out` is given, `Tensor.view` must be
-            able to merge the same dimensions of `out`. The number of rows may be 0.
-        weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32. None means a
-            weight of ones.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested up to 262,144),
+            on the CPU or a CUDA device. The last stride is 1. `Tensor.view` must be able to merge all
+            dimensions before the last into at most two. This is the case for slices and chunks of a
+            contiguous tensor. If `out` is given, `Tensor.view` must be able to merge the same dimensions of
+            `out`. The number of rows may be 0.
+        weight (Tensor | None): contiguous, in the dtype of `x` or in float32. The shape is `[N]`, or `[H, N]` for an
+            `x` of shape `[..., H, N]`: one weight per head. None means a weight of ones.
         eps (float): added to the mean of squares; finite, 0 or more.
+        bias (Tensor | None): added to the product. It may have the shapes and dtypes that `weight` may have.
         weight_offset (float): number that is added to `weight` in float32, for example 1.0 for Gemma's
             zero-centered weights.
         rounding (str): "once" rounds to the dtype of `x` only at the end, as torch.nn.RMSNorm, Gemma and Olmo
             do. "before_weight" rounds before and after the multiplication by the weight, as LLaMA, Qwen, T5
-            and diffusers' `RMSNorm` do. For a float32 `x`, both values give the same result.
+            and diffusers' `RMSNorm` do, and again after the addition of a bias. For a float32 `x`, both values give
+            the same result.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written. It must not
             overlap an input.
 
@@ -145,7 +247,7 @@ def rms_norm(
             value and the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is
             missing. Also raised in forward-mode AD. Also raised if `out` is given and an input requires grad.
         ValueError: `rounding` is not "once" or "before_weight".
-        TypeError: `x`, `weight` or `out` is not a tensor, or `eps` or `weight_offset` is not a number.
+        TypeError: `x`, `weight`, `bias` or `out` is not a tensor, or `eps` or `weight_offset` is not a number.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
@@ -154,7 +256,8 @@ def rms_norm(
             result does not depend on the number of rows. However, the order of the sum is different if the address or
             the stride of the rows is not a multiple of 16 bytes.
         Gradients: For both values of `rounding`, the gradients are computed in float32 from `x` and rounded
-            once. The gradient of `weight` is a sum over all rows. This sum is deterministic. A second
+            once. The gradient of `weight` is a sum over all rows. This sum is deterministic. With a weight per head,
+            the backward launches a kernel for each head. torch's operators compute the gradient of `bias`. A second
             derivative and forward-mode AD raise RuntimeError.
 
     Source:
@@ -166,6 +269,8 @@ def rms_norm(
     """
     if not (isinstance(x, Tensor) and isinstance(weight, OPTIONAL) and isinstance(out, OPTIONAL)):
         refuse_types("rms_norm", {"x": x}, {"weight": weight, "out": out})
+    if bias is not None or (weight is not None and weight.dim() == 2):
+        return _affine(x, weight, bias, (eps, weight_offset, before_weight("rms_norm", rounding)), out)
     before, grad = before_weight("rms_norm", rounding), needs_grad(x, weight, out)
     if grad:
         refuse_forward_mode("rms_norm")
@@ -183,6 +288,27 @@ def rms_norm(
         explain(error, "rms_norm", 0, x, weight=weight, out=out)
         raise
     return out
+
+
+def _affine(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, how: tuple[float, float, bool], out: Tensor | None
+) -> Tensor:
+    """Compute the norm with a bias, or with a weight or bias per head. `how` has eps, the offset of the weight,
+    and whether to round before the weight.
+    """
+    if not isinstance(bias, OPTIONAL):
+        refuse_types("rms_norm", {}, {"bias": bias})
+    grad = needs_grad(x, weight, bias, out)
+    if grad:
+        refuse_forward_mode("rms_norm")
+    try:
+        if out is not None:
+            write("rms_norm", op_affine_out, (x, weight, bias, *how), (out,), grad)
+            return out
+        return apply(_RmsNormAffine, x, weight, bias, *how) if grad else op_affine(x, weight, bias, *how)
+    except RuntimeError as error:
+        explain(error, "rms_norm", int(out is None), x, weight=weight, bias=bias, out=out)
+        raise
 
 
 __all__ = ["rms_norm"]

@@ -8,6 +8,8 @@ method of an object.
 """
 
 import fnmatch
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -22,7 +24,7 @@ from .norms.forward import NormRecipe
 from .norms.gated import GatedNormRecipe
 from .norms.probe import DtypePair, Formula
 from .norms.recognise import Probed, is_candidate, recognise, takes_gate, weight_name
-from .report import Report
+from .report import NO_KERNEL, Report
 from .rewrite import recipe as rewrite
 
 # Maps the mode of `patch` to a text for the report. The text says how closely the results of the RMSNorm
@@ -30,6 +32,8 @@ from .rewrite import recipe as rewrite
 # the same points as the original `forward`, because these roundings take no extra time. Only the order in
 # which the squares of a row are summed is different.
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
+BLOCK = re.compile(r"(Block|Layer|Attention|AttnProcessor|Mlp|MLP|FeedForward)[\d_]*$")
+"""Pattern for names of classes that are parts of a transformer."""
 EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"
 NO_GPU = (
@@ -120,9 +124,11 @@ def patch(
     done: list[tuple[Any, Recipe | None]] = []
     # Maps dotted module names to remarks for the report.
     inner: dict[str, str] = {}
+    considered: set[int] = set()
     try:
         names, owners = names_of(x), owners_of(x)
         for name, part in candidates(x):
+            considered.add(id(part))
             cls, before = base_of(part), recipe_of(part)
             own = names.get(id(part), [name])
             if not matches(only, own, cls) or matches(skip, own, cls):
@@ -143,6 +149,7 @@ def patch(
         raise
     if not done and not allow_empty:
         raise RuntimeError(f"patch: nothing to replace in {type(x).__name__} (allow_empty=True accepts that)\n{report}")
+    report.notes.extend(without_chain(x, considered))
     report.notes.extend(fusions.notes(report.ops, decoder=any(is_decoders(base_of(part)) for part, _ in done)))
     if settings.attention and any(not isinstance(part, nn.Module) for part, _ in done):
         report.notes.append(fusions.attention_note(settings.attention))
@@ -284,7 +291,9 @@ def outcome(recipe: Any, mode: str, x: Any) -> dict[str, str]:
         return {"op": op, "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
     if isinstance(recipe, rewrite.RewrittenRecipe):
         return recipe.outcome()
-    fusion = fusions.FUSIONS[recipe.fusion]
+    fusion = fusions.FUSIONS.get(recipe.fusion)
+    if fusion is None:  # A pickle of an older version contains this recipe, see `FusedRecipe.methods`.
+        return {"op": NO_KERNEL, "exactness": "bit-exact", "reason": ""}
     asked = recipe.attention and fusion.method == "__call__"
     exactness = fusion.promise(recipe.mode) + (", but for the attention" if asked else "")
     return {"op": fusion.ops, "exactness": exactness, "reason": "" if fusion.kernels else "; ".join(fusion.chains)}
@@ -316,6 +325,29 @@ def candidates(x: Any) -> Iterator[tuple[str, Any]]:
         norm = isinstance(part, nn.Module) and is_candidate(part)
         if norm or fusions.find(cls) is not None or rewrite.method_of(cls) is not None:
             yield name, part
+
+
+def without_chain(x: Any, considered: set[int]) -> list[str]:
+    """Return a note for the report: the classes of blocks, layers, attentions and feed-forwards in `x` that are no
+    candidates, because no kernel resembles an expression of theirs.
+
+    `considered` has the `id` of each candidate.
+    """
+    others = (part for _, part in named_parts(x) if id(part) not in considered)
+    classes = Counter(base_of(part).__name__ for part in others if is_block(part))
+    made = ", ".join(f"{name} × {count}" for name, count in sorted(classes.items()))
+    return [f"without an expression that a kernel computes: {made}"] if made else []
+
+
+def is_block(x: Any) -> bool:
+    """Return whether `x` is a block, a layer, an attention, an attention processor or a feed-forward of a model,
+    according to the name of its class."""
+    cls = base_of(x)
+    return BLOCK.search(cls.__name__) is not None and cls.__module__.partition(".")[0] not in (
+        "torch",
+        "oxiwarp",
+        "peft",
+    )
 
 
 def named_parts(x: Any) -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@ renamed, so this file adds their old names to `sys.modules`. If you rename one o
 
 A recipe is the data that the new method of a patched object needs. A pickled recipe also contains the names
 of its fields. A pickled `FusedRecipe` contains the name of its fusion. The names of the fields and of the
-fusions must not change.
+fusions must not change. If the fusion was removed, the object runs its original method.
 """
 
 import sys

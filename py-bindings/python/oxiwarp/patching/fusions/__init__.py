@@ -13,11 +13,9 @@ from .core.recipe import FusedRecipe
 from .core.registry import FUSIONS, dotted, find
 from .core.source import fingerprint, fingerprint_of
 from .diffusers import (
-    attention_module,
     basic_transformer_block,
     cogvideox,
     flux,
-    flux2,
     hunyuan_video,
     hunyuan_video_i2v,
     layer_norm,
@@ -31,12 +29,10 @@ from .diffusers import (
     timesteps,
     wan,
 )
-from .shared import ada_layer_norm, feed_forward
+from .shared import feed_forward
 from .transformers import decoder, decoder_attention, decoder_model
 
 FAMILIES = (
-    ada_layer_norm,
-    attention_module,
     basic_transformer_block,
     cogvideox,
     decoder,
@@ -44,7 +40,6 @@ FAMILIES = (
     decoder_model,
     feed_forward,
     flux,
-    flux2,
     hunyuan_video,
     hunyuan_video_i2v,
     layer_norm,

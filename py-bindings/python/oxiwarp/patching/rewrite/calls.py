@@ -6,6 +6,7 @@ expression runs, so that adapters, hooks and other changes of a model keep worki
 a rewritten method itself contains no checks.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any, NamedTuple
@@ -163,6 +164,25 @@ class Calls(LaterCalls, RotaryCalls):
         made = self.attempt(at, lambda: ada_norm(norm, as_rows(given["x"]), given, options, self.mode))
         return own(**given) if made is None else made
 
+    def norm_twice(self, at: At, own: Own, own2: Own, **given: Any) -> tuple[Any, Any]:
+        """Compute `norm(x) * (1 + scale) + shift` and `norm(x) * (1 + scale2) + shift2`, if possible in one
+        kernel."""
+        options = "modulated_norm", False, False
+        by = {name: given.pop(f"{name}2") for name in ("scale", "shift")}
+        both = (own, given), (own2, {**given, **by})
+        norm = self.replaced(at) or self.norm(options, given)
+        if isinstance(norm, Norm):
+            dtypes = {part.dtype for part in (given["scale"], *by.values()) if operands.is_plain(part)}
+            why = operands.misplaced(given["x"], *by.values()) or (operands.DTYPES if len(dtypes) > 1 else None)
+            run = functools.partial(ada_norm_pair, norm, given, by, self.mode)
+            if why is None and (made := self.attempt(at, run)) is not None:
+                return made
+        else:
+            normed = given["norm"](given["x"])
+            given["norm"] = both[1][1]["norm"] = lambda _: normed
+        first, second = [self.modulated_norm(at, one, options, **terms) for one, terms in both]
+        return first, second
+
     def after_norm(self, at: At, own: Own, options: tuple[Any, ...], why: str, given: dict[str, Any]) -> Any:
         """Compute `norm(x) * (1 + scale) + shift` with a norm that no kernel computes. `why` is the reason
         why there is no kernel.
@@ -225,11 +245,6 @@ class Calls(LaterCalls, RotaryCalls):
             self.site(at).note(found)
             return apart(own_sum(**terms), found == REPLACED)
         x, (y, gate) = terms["x"], found
-        if gate is not None and gate.shape[-1] != x.shape[-1]:
-            # The kernel that computes sum and norm together does not support a gate with one column. Run two
-            # kernels instead.
-            made = self.attempt(at, lambda: gated_residual(rows_of(x, y), gate, self.mode))
-            return apart(own_sum(**terms) if made is None else made)
         norm = self.norm(of_norm, {"x": x, **given, **({"target": x} if casts_to_sum else {})})
         if isinstance(norm, Norm) and norm.kind == "rms_norm" and gate is not None and of_norm[0] == "plain_norm":
             norm = "no kernel adds a gated branch before an RMSNorm without modulation"
@@ -306,9 +321,9 @@ class Calls(LaterCalls, RotaryCalls):
 
 
 METHODS = (
-    "gated_residual", "modulated_norm", "modulation", "sum_and_norm", "norm_of_sum", "later_sum", "norm_of_later",
-    "tanh_sum", "factor_norm", "gated_activation", "gelu", "later_activation", "joined_activation", "rotary",
-    "rotary_pair", "rotary_part", "joined_pair", "deferred_norm", "head_norm", "attention", "unfused",
+    "gated_residual", "modulated_norm", "modulation", "norm_twice", "sum_and_norm", "norm_of_sum", "later_sum",
+    "norm_of_later", "tanh_sum", "factor_norm", "gated_activation", "gelu", "later_activation", "joined_activation",
+    "rotary", "rotary_pair", "rotary_part", "joined_pair", "deferred_norm", "head_norm", "attention", "unfused",
     "linear",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
@@ -373,9 +388,18 @@ def modulated(x: Any, scale: Tensor, shift: Tensor | None = None, target: Any = 
 
 def ada_norm(norm: Norm, x: Tensor, given: dict[str, Any], options: tuple[Any, ...], mode: str) -> Tensor:
     """Return `norm(x) * (1 + scale) + shift`."""
-    kind, weight, bias, eps, *_ = norm
+    kind, weight, bias, eps, _, rounding = norm
     scale, shift = operands.modulation(x, given["scale"], given.get("shift"), *options[1:])
-    return ops.ada_norm(x, scale, shift, norm=kind, weight=weight, bias=bias, eps=eps, mode=mode)
+    named: Any = dict(norm=kind, weight=weight, bias=bias, eps=eps, rounding=rounding, mode=mode)
+    return ops.ada_norm(x, scale, shift, **named)
+
+
+def ada_norm_pair(norm: Norm, given: dict[str, Any], by: dict[str, Any], mode: str) -> tuple[Tensor, Tensor]:
+    """Return two modulations of `norm(x)`: by the scale and shift in `given`, and by those in `by`."""
+    kind, weight, bias, eps, *_ = norm
+    x = as_rows(given["x"])
+    scales = given["scale"], given["shift"], by["scale"], by["shift"]
+    return ops.ada_norm_pair(x, *scales, norm=kind, weight=weight, bias=bias, eps=eps, mode=mode)
 
 
 def sum_and_norm(
@@ -395,9 +419,8 @@ def sum_and_norm(
         scale, shift = zeros(x if weight is None else weight), None
     else:
         scale, shift = operands.modulation(x, given["scale"], given.get("shift"), *options[1:])
-    return ops.gated_residual_ada_norm(
-        x, y, gate, scale, shift, norm=kind, weight=weight, bias=bias, eps=eps, mode=mode
-    )
+    named: Any = dict(norm=kind, weight=weight, bias=bias, eps=eps, rounding=rounding, mode=mode)
+    return ops.gated_residual_ada_norm(x, y, gate, scale, shift, **named)
 
 
 __all__ = ["FUNCTIONS", "Options", "calls"]

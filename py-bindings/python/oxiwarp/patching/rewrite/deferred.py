@@ -175,7 +175,10 @@ class LaterActivation(Deferred):
     __slots__ = ("dtype", "mode", "op", "shape", "x")
 
     def __init__(self, op: Callable[..., Tensor], x: Tensor, mode: str) -> None:
-        self.op, self.x, self.mode, self.shape, self.dtype = op, x, mode, x.shape, x.dtype
+        self.op, self.x, self.mode, self.dtype = op, x, mode, x.dtype
+        # If the operator multiplies two halves of the columns, the result has half as many columns.
+        share = 2 if op.__name__.endswith("_and_mul") else 1
+        self.shape = torch.Size((*x.shape[:-1], x.shape[-1] // share))
 
     def now(self) -> Tensor:
         return self.op(self.x, mode=self.mode)

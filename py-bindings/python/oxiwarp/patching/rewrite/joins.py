@@ -1,16 +1,16 @@
 """Finds concatenations whose inputs kernels can write directly into the concatenated tensor.
 
-Two statements `query = torch.cat([...])` and `key = torch.cat([...])` become one call of `joined_pair`, if their inputs
-are results of norms or rotations. `torch.cat([x, h])` becomes a call of `joined_activation`, if an earlier statement is
-`h = self.act(linear(y))` and only this concatenation reads `h`. The inputs are computed only by the call that replaces
-the concatenation. Before it, a placeholder (`Deferred`) stands for each input.
+Two statements `query = torch.cat([...])` and `key = torch.cat([...])` become one call of `joined_pair`, if
+the inputs are results of norms or rotations. `torch.cat([x, h])` becomes a call of `joined_activation`, if an
+earlier statement is `h = self.act(y)` and only this concatenation reads `h`. Until the concatenation, a
+placeholder (`Deferred`) stands for each input that is not computed yet.
 """
 
 import ast
 from collections.abc import Callable
 from typing import Any
 
-from .flow import Read, is_activation, is_norm, is_self
+from .flow import Read, is_activation, is_norm
 from .method import PREFIX
 from .patterns import Chain
 from .rotary_rewriter import JOINED_PAIR, ROTATIONS, assigned, is_cat
@@ -35,6 +35,7 @@ class Joins:
         normed = [own for node in nodes if isinstance(node, ast.Assign) and (own := assigned(node)) is not None]
         self.norms = {name: value.func for name, value in normed if isinstance(value, ast.Call) and is_norm(value.func)}
         """The norm module that computes the value of a variable, by the name of the variable."""
+        self.parameters = {node.arg for node in ast.walk(tree.args) if isinstance(node, ast.arg)}
         self.made = set(self.norms).union(*(targets(node) for node in self.pairs))
         """The variables whose values norms or rotary functions compute."""
 
@@ -87,7 +88,7 @@ class Joins:
         """If the statement with index `at` computes an activation and only a later concatenation reads its
         result, let the concatenation compute the activation."""
         own = assigned(block[at])
-        if own is None or not isinstance(own[1], ast.Call) or not is_activation_of_call(own[1]):
+        if own is None or not is_activation_of_module(own[1], self.parameters):
             return
         name = own[0]
         call: Any = own[1]
@@ -106,18 +107,27 @@ class Joins:
                 cat.args = [index, cat.func, *cat.args]
                 cat.func = ast.copy_location(ast.Name(PREFIX + JOINED_ACTIVATION, ast.Load()), cat)
                 return
-            if name in Read(statement).stores:
+            # No code can change the result of a call that is not assigned to a variable.
+            if name in Read(statement).stores or (isinstance(call.args[0], ast.Name) and may_change(statement, call)):
                 return
 
 
-def is_activation_of_call(call: ast.Call) -> bool:
-    """Return whether a call is `self.act(linear(x))`.
+def is_activation_of_module(node: ast.expr, parameters: set[str]) -> bool:
+    """Return whether the expression is `self.act(x)`, or `attn.act(x)` in an attention processor. `x` is a
+    variable or the result of a module. `parameters` has the names of the method's parameters."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
+        return False
+    module, x = node.func, node.args[0]
+    if not isinstance(module, ast.Attribute) or not isinstance(module.value, ast.Name):
+        return False
+    known = module.value.id in parameters and is_activation(module)
+    return known and (isinstance(x, ast.Name) or (isinstance(x, ast.Call) and Read(x).effects))
 
-    In such a call, no other code can read or change the result of `linear(x)`, so the activation may run later.
-    """
-    inner = call.args[0] if len(call.args) == 1 and not call.keywords else None
-    own = isinstance(call.func, ast.Attribute) and is_self(call.func.value) and is_activation(call.func)
-    return own and isinstance(inner, ast.Call) and Read(inner).effects
+
+def may_change(statement: ast.stmt, call: ast.Call) -> bool:
+    """Return whether a statement may change the argument of `call`, which is a variable."""
+    read = Read(statement)
+    return read.effects or read.leaves or bool(read.stores & set(Read(call).loads))
 
 
 def is_pair(node: ast.expr) -> bool:

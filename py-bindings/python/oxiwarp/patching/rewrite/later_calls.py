@@ -131,7 +131,9 @@ class LaterCalls:
         if compiling() or operands.unusable(x, self.cpu_kernels) or needs_grad(x) or not may_write(x):
             return act(x)
         op = operands.plain_activation(act)
-        return act(x) if isinstance(op, str) or not x.is_contiguous() else LaterActivation(op, x, self.mode)
+        if isinstance(op, str) or not (x.is_contiguous() or (op is ops.silu_and_mul and x.stride(-1) == 1)):
+            return act(x)
+        return LaterActivation(op, x, self.mode)
 
     def joined_activation(self, at: int, cat: Callable[..., Any], parts: Any, dim: int = 0) -> Any:
         """Return `cat(parts, dim)`. If an activation among `parts` is not computed yet, its kernel writes

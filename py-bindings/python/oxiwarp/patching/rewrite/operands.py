@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from ... import ops
+from ..._cache import cache_weakly
 from ...ops._register import FLOATS, PLAIN, is_eps
 from ..class_swap import RECIPE, base_of
 from ..fusions.core.modules import has_hooks, hooks_everywhere, is_exactly
+from ..fusions.core.registry import find
 from ..norms.forward import NormRecipe
 from ..norms.recognise import DEFAULT_EPS, is_candidate
 
@@ -39,6 +41,8 @@ ACTIVATIONS = {
 """The operator for each activation class of torch and the Hugging Face libraries. Some operators compute
 `activation(gate) * up`, and the others compute `activation(x)`."""
 DTYPES = "the operands differ in dtype"
+SWIGLU = "feed_forward.silu_and_mul"
+"""Name of the fusion for activation modules with both factors in one tensor."""
 
 compiling = torch.compiler.is_compiling
 
@@ -54,7 +58,8 @@ class Norm(NamedTuple):
     offset: float = 0.0
     """Number that an RMSNorm adds to its weight."""
     rounding: str = "once"
-    """When an RMSNorm rounds: a value of the argument `rounding` of `oxiwarp.add_rms_norm`."""
+    """When an RMSNorm rounds: a value of the argument `rounding` of `oxiwarp.add_rms_norm`, or of `oxiwarp.ada_norm`
+    if the norm is modulated."""
 
 
 def unusable(x: Any, cpu_kernels: bool, permuted: bool = False) -> str | None:
@@ -94,6 +99,14 @@ def is_like(y: Any, x: Tensor) -> bool:
     dimensions."""
     same = type(y) in PLAIN and y.shape == x.shape and y.dtype == x.dtype and y.device == x.device
     return same and (y.is_contiguous() or y.stride(-1) != 1 or not is_permuted(y))
+
+
+def is_branch(y: Any, x: Tensor) -> bool:
+    """Return whether `y` is like `x`, apart from its dtype if `x` is float32."""
+    if is_like(y, x):
+        return True
+    wider = type(y) in PLAIN and x.dtype == FLOAT and y.dtype in FLOATS
+    return wider and y.shape == x.shape and y.device == x.device and (y.is_contiguous() or not is_permuted(y))
 
 
 def is_plain(x: Any) -> bool:
@@ -176,13 +189,17 @@ def branch_and_gate(
         return why
     wide_x, wide_y, wide_gate = wide
     y, gate = a, b
-    if not is_like(y, x):
+    if not is_branch(y, x):
         y, gate, wide_y, wide_gate = b, a, wide_gate, wide_y
-        if not is_like(y, x):
+        if not is_branch(y, x):
             return "no factor has the shape and dtype of the residual"
     if why := misplaced(x, gate, one_column=True):
         return why
     result = dtype_of(target)
+    if y.dtype != x.dtype:  # A float32 residual with a 16-bit branch, as in Kandinsky 5.
+        if result not in (None, FLOAT) or gate.dtype not in (FLOAT, y.dtype) or (inner and wide_y | wide_gate):
+            return DTYPES
+        return y, gate.float() if wide_y or wide_gate else gate
     if x.dtype == FLOAT:
         return (y, gate) if gate.dtype == FLOAT and result in (None, FLOAT) else DTYPES
     if inner:  # The original code rounds the product and then the sum, as code without casts does.
@@ -279,7 +296,7 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
         if not casts:
             return f"{base_of(module).__name__} is no known norm"
     for parameter in (weight, bias):
-        if parameter is not None and parameter.dtype != dtype and not (casts and parameter.dtype == x.dtype):
+        if parameter is not None and parameter.dtype != dtype and not (casts and x.dtype in (FLOAT, parameter.dtype)):
             return "the norm's parameters have another dtype"
     known: Any = module
     if known.normalized_shape != x.shape[-1:] or not is_eps(known.eps):
@@ -312,13 +329,16 @@ def rms_norm_of(
         return "the RMSNorm has another formula"
     weight = weight if formula.uses_weight else None
     early = formula.round_before_weight and weight is not None and dtype != FLOAT
-    if modulated and weight is not None:
-        # `ada_norm` rounds to the dtype of `x` before it multiplies by the weight, so the module must round
-        # at the same point.
-        as_ada_norm = early if x.dtype != FLOAT else dtype == FLOAT
-        if formula.weight_offset or not as_ada_norm:
-            return "the RMSNorm applies its weight in another way than ada_norm"
-    return Norm("rms_norm", weight, None, eps, formula.weight_offset, "before_weight" if early else "once")
+    if not modulated:
+        return Norm("rms_norm", weight, None, eps, formula.weight_offset, "before_weight" if early else "once")
+    if is_exactly(module, nn.RMSNorm) and (weight is None or weight.dtype == dtype):
+        return Norm("rms_norm", weight, None, eps, rounding="once")
+    # With `rounding="before_weight"`, `ada_norm` rounds to the dtype of x before it multiplies by the weight.
+    # So this module must round at the same point.
+    as_ada_norm = weight is None or (early if x.dtype != FLOAT else dtype == FLOAT)
+    if formula.weight_offset or not as_ada_norm:
+        return "the RMSNorm applies its weight in another way than ada_norm"
+    return Norm("rms_norm", weight, None, eps, rounding="before_weight")
 
 
 def unmodulated(module: Any, x: Tensor, wide: bool, target: Any) -> Norm | str:
@@ -372,12 +392,23 @@ def memory_order(*tensors: Tensor) -> list[int] | None:
 def plain_activation(act: Any) -> Any:
     """Return the operator that computes `act(x)` for the activation module `act`, or a reason why there is
     none."""
+    if is_packed(base_of(act)):
+        hooked = hooks_everywhere() or has_hooks(act) or has_hooks(act.gate_fn)
+        return "the activation has hooks" if hooked else ops.silu_and_mul
     op = activation_of(act, "")
     return (
         op
         if isinstance(op, str)
         else getattr(ops, op.__name__.removesuffix("_and_mul"), "the activation has no kernel")
     )
+
+
+@cache_weakly
+def is_packed(cls: type) -> bool:
+    """Return whether `cls` is a class such as `Flux2SwiGLU`, which multiplies the SiLU of the first half of the
+    columns by the second half."""
+    found = find(cls)
+    return found is not None and found[0].name == SWIGLU and found[0].difference(cls, found[1]) is None
 
 
 def not_halves(gate: Tensor, up: Any) -> str | None:

@@ -23,9 +23,9 @@ from .calls import FUNCTIONS, Options, calls
 from .factor_norms import probe
 from .method import Unreadable, tree_of, undecorated
 from .operands import activation_of, plain_activation, unknown_norm
-from .rewriter import Found, Rewriting, Rewritten
+from .rewriter import ATTENTION, Found, Rewriting, Rewritten
 
-IDLE = "operations that return a copy, left out, or signatures of methods, looked up once"
+COPIES, SIGNATURES = "operations that return a copy, left out", "signature of the processor, looked up once"
 compiling = torch.compiler.is_compiling
 
 
@@ -44,6 +44,9 @@ class RewrittenRecipe:
     """For the report: why the method that oxiwarp has for this class (its fusion) cannot be used."""
     ops: tuple[str, ...] = ()
     """For the report: names of the operators that may run."""
+    left: str = ""
+    """For the report: how many chains no kernel computes, and why. A chain is an expression that one kernel could
+    compute."""
 
     classes: ClassVar[tuple[type, ...]] = ()
 
@@ -90,10 +93,11 @@ class RewrittenRecipe:
         """Return operators, exactness and remark for the report of `patch`, as keyword arguments of
         `Report.add`."""
         ops = self.ops
+        # Only `add_rms_norm` adds the terms of a sum in another order than torch.
         exactness = "same roundings" if "add_rms_norm" in ops else "bit-exact"
         exactness = exactness if self.mode == "exact" else "one rounding"
         exactness += ", but for the attention" if "attention" in ops else ""
-        remark = self.remark if ops else "; ".join(filter(None, (self.remark, IDLE)))
+        remark = "; ".join(filter(None, (self.remark, self.left)))
         return {"op": ", ".join(ops) or NO_KERNEL, "exactness": exactness, "reason": remark}
 
 
@@ -113,16 +117,31 @@ def recipe_for(
     if not chains:
         raise Unsuitable(str(found_in(getattr(base_of(x), method))))
     reasons = [impossible(x, chain, attention, owner) for chain in chains]
-    # If the chain contains an activation, `chain.ops` lists the operators for all possible activations. Keep
-    # only the operator for the activation that the module `x` has.
-    ops = [
-        (activation(x, chain).__name__,) if chain.act else chain.ops
-        for chain, reason in zip(chains, reasons, strict=True)
-        if reason is None
-    ]
+    ops = [operators(x, chain, owner) for chain, reason in zip(chains, reasons, strict=True) if reason is None]
     if not ops:
         raise Unsuitable("; ".join(dict.fromkeys(filter(None, reasons))))
-    return RewrittenRecipe(method, mode, cpu_kernels, attention, remark, tuple(dict.fromkeys(sum(ops, ()))))
+    # Without attention=True, all calls of attention would count as left.
+    why = [reason for chain, reason in zip(chains, reasons, strict=True) if reason and chain.ops != (ATTENTION,)]
+    left = f"{len(why)} of {len(chains)} chains left: {', '.join(dict.fromkeys(why))}" if why else ""
+    made = tuple(dict.fromkeys(sum(ops, ())))
+    if not made:
+        idle = SIGNATURES if all("signature(" in chain.source for chain in chains) else COPIES
+        remark = "; ".join(filter(None, (remark, idle)))
+    return RewrittenRecipe(method, mode, cpu_kernels, attention, remark, made, left)
+
+
+def operators(x: Any, chain: Found, owner: Any) -> tuple[str, ...]:
+    """Return the operators that may compute `chain` (an expression of a method of `x`), for the report.
+
+    `chain.ops` lists the operators for all possible activations and norms. Of these, only those for the
+    activation or norm of `x` can run.
+    """
+    if chain.act:
+        return (activation(x, chain, owner).__name__,)
+    if chain.norm and "add_rms_norm" in chain.ops and not chain.owner:
+        is_layer_norm = isinstance(getattr(x, chain.norm), nn.LayerNorm)
+        return ("gated_residual_ada_norm",) if is_layer_norm else ("add_rms_norm",)
+    return chain.ops
 
 
 def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str | None:
@@ -133,26 +152,27 @@ def impossible(x: Any, chain: Found, attention: str | None, owner: Any) -> str |
     """
     if chain.reason:
         return chain.reason
-    if chain.ops == ("attention",) and attention is None:
+    if chain.ops == (ATTENTION,) and attention is None:
         return "patch was called without attention=True"
-    if chain.owner:
+    if chain.owner and chain.norm:
         return unknown_norm(getattr(owner, chain.norm, None)) if isinstance(owner, nn.Module) else None
     if chain.factor:
         return probe(getattr(x, chain.norm, None))
     if chain.norm and (why := unknown_norm(getattr(x, chain.norm, None))):
         return why
-    op = activation(x, chain) if chain.act else None
+    op = activation(x, chain, owner) if chain.act else None
     return op if isinstance(op, str) else None
 
 
-def activation(x: Any, chain: Found) -> Any:
+def activation(x: Any, chain: Found, owner: Any) -> Any:
     """Return the operator that computes `chain`, which is `act(gate) * up` or `act(x)`, or a reason why there
     is none.
 
-    `chain.act` is the name of the activation: an attribute of the object `x`.
+    `chain.act` is the name of the activation: an attribute of the object `x`, or of the module `owner` that
+    has the attention processor `x`.
     """
-    act = getattr(x, chain.act, None)
-    return activation_of(act, "") if "silu_and_mul" in chain.ops else plain_activation(act)
+    act = getattr(owner if chain.owner else x, chain.act, None)
+    return activation_of(act, "") if "gelu_and_mul" in chain.ops else plain_activation(act)
 
 
 def chains_of(cls: type) -> list[Found]:

@@ -52,10 +52,11 @@ from .rotary_rewriter import (
     rotary_chain,
 )
 from .sums import LaterSums
+from .twice import twice_modulated
 from .unfused import UNFUSED, unfused_chain
 from .views import join_views
 
-SUM_AND_NORM = "sum_and_norm"
+SUM_AND_NORM, NORM_TWICE = "sum_and_norm", "norm_twice"
 ATTENTION, GELU = "attention", "gelu"
 HEAD_NORM = "head_norm"
 ATTENTIONS = ("dispatch_attention_fn", "scaled_dot_product_attention")
@@ -69,6 +70,7 @@ KERNELS = {
         *("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul", "sigmoid_and_mul", "relu2_and_mul"),
         *("gelu_new", "gelu_fast", "gelu_quick"),
     ),
+    (MODULATED, MODULATED): ("ada_norm_pair", "ada_norm"),
     (GATED, MODULATED): ("gated_residual_ada_norm",),
     (SUM, MODULATED): ("gated_residual_ada_norm",),
     (GATED, NORM): ("gated_residual_ada_norm",),
@@ -80,10 +82,12 @@ KERNELS = {
     (GELU,): ("gelu", "gelu_tanh"),
     (HEAD_NORM,): ("qk_norm_rope",),
     (JOINED_PAIR,): ("qk_norm_rope",),
-    (JOINED_ACTIVATION,): ("gelu", "gelu_tanh", "silu", "relu2"),
+    (JOINED_ACTIVATION,): ("gelu", "gelu_tanh", "silu", "relu2", "silu_and_mul"),
 }
 """The operators that may compute an expression, by the kinds of the expression. A sum and its norm are two
 kinds."""
+OF_OWNER = (HEAD_NORM, JOINED_PAIR, JOINED_ACTIVATION)
+"""The kinds of expressions whose module may belong to the owner of an attention processor, as `attn.norm_q`."""
 
 
 @dataclass
@@ -104,7 +108,7 @@ class Found:
     reason: str = ""
     """The reason why no kernel computes the chain, or "" if a kernel may compute it."""
     owner: str = ""
-    """Name of the method's parameter, such as "attn", whose attribute is the norm, or ""."""
+    """Name of the method's parameter, such as "attn", whose attribute is the norm or the activation, or ""."""
     factor: bool = False
     """Whether the norm multiplies its result by its second argument."""
 
@@ -295,7 +299,7 @@ class Rewriting:
         """Replace the chains (expressions that one kernel may compute) in each statement of a block."""
         pending: dict[int, list[ast.stmt]] = {}
         for at in range(len(block.statements)):
-            if self.rotated_part(block, at) or self.rotations(block, at):
+            if self.rotated_part(block, at) or self.rotations(block, at) or self.modulations(block, at):
                 continue
             pair = self.pair(block, at)
             if pair is None:
@@ -332,6 +336,34 @@ class Rewriting:
         made = ast.Assign([ast.Tuple(names, ast.Store())], call)
         block.update(at, ast.copy_location(made, block.statements[at]))
         block.update(index, ast.copy_location(ast.Pass(), other))
+        return True
+
+    def modulations(self, block: Block, at: int) -> bool:
+        """If the statement with index `at` computes a norm that two statements modulate, replace all three.
+        Return whether they were replaced."""
+        found = twice_modulated(block, at, self.space)
+        if found is None:
+            return False
+        (_, first, second), chains = found
+        chain = self.add(*chains)
+        temporary = f"{PREFIX}second_{chain}"
+        nested = [Nested(self, block, place, split=False) for place in (first, second)]
+        operands = [ast.keyword(name, nested[0].visit(node)) for name, node in chains[0].in_order()]
+        for name in ("scale", "shift"):
+            operands.append(ast.keyword(f"{name}2", nested[1].visit(chains[1].operands[name])))
+        call = called(NORM_TWICE, [self.changed(chain), *(one.own() for one in chains)], operands, chains[0].node)
+        absorbed = [one.used() | part.absorbed for one, part in zip(chains, nested, strict=True)]
+        removed = [
+            block.defined(name, place) for place, names in zip((first, second), absorbed, strict=True) for name in names
+        ]
+        own: list[ast.expr] = [assigned_name(block.statements[first]), ast.Name(temporary, ast.Store())]
+        made = [ast.Assign([ast.Tuple(own, ast.Store())], call)]
+        made.append(ast.Assign([assigned_name(block.statements[second])], ast.Name(temporary, ast.Load())))
+        for place, statement in zip((first, second), made, strict=True):
+            block.update(place, ast.copy_location(statement, block.statements[place]))
+        for index in {at, *removed}:
+            assert index is not None
+            block.update(index, ast.copy_location(ast.Pass(), block.statements[index]))
         return True
 
     def rotated_part(self, block: Block, at: int) -> bool:
@@ -463,13 +495,21 @@ class Rewriting:
             names = names if isinstance(op, str) else (op.__name__,)
         source = "; ".join(ast.unparse(chain.node) for chain in chains)
         norm, act = (attribute_of(chains[-1].operands.get(name)) for name in ("norm", "act"))
-        owner, called_norm = "", chains[-1].operands.get("norm")
-        if chains[-1].op in (HEAD_NORM, JOINED_PAIR) and not norm and isinstance(called_norm, ast.Attribute):
-            owner, norm = ast.unparse(called_norm.value), called_norm.attr
+        owner, module = "", chains[-1].operands.get("act" if chains[-1].op == JOINED_ACTIVATION else "norm")
+        if chains[-1].op in OF_OWNER and not (norm or act) and isinstance(module, ast.Attribute):
+            owner, name = ast.unparse(module.value), module.attr
+            norm, act = ("", name) if chains[-1].op == JOINED_ACTIVATION else (name, "")
         reason = chains[0].options.get("reason", "")
         factor = chains[-1].op in (FACTOR_NORM, TANH_SUM)
         self.found.append(Found(names, chains[0].line, source, functions, norm, act, reason, owner, factor))
         return len(self.found) - 1
+
+
+def assigned_name(statement: ast.stmt) -> ast.expr:
+    """Return the variable of a statement `name = value`, as the target of another statement."""
+    own = assigned(statement)
+    assert own is not None
+    return ast.Name(own[0], ast.Store())
 
 
 def is_attention(function: ast.expr) -> bool:

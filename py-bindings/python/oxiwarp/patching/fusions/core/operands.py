@@ -27,9 +27,9 @@ RESIDUAL = ("gated_residual", "gated_residual_ada_norm")
 """Operators that add a branch to the residual stream. If their dtypes differ, the sum has the wider dtype."""
 ROLES = {name: positional(function) for name, function in ops.FUNCTIONS.items()}
 ROWS = {
-    name: roles.count(Role.ROWS)
+    name: sum(role in (Role.ROWS, Role.BRANCH) for role in roles)
     for name, roles in ROLES.items()
-    if roles.count(Role.ROWS) > 1 or Role.BROADCAST in roles or Role.PER_BATCH in roles
+    if roles.count(Role.ROWS) > 1 or {Role.BROADCAST, Role.MODULATION, Role.PER_BATCH} & {*roles}
 }
 """Maps an operator to the number of its first arguments that must have one shape and dtype.
 
@@ -102,6 +102,10 @@ def refitted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     count = ROWS[name]
     operands = (*args[:count], *[per_batch(x, args[0]) for x in args[count:]]) if name in PER_BATCH else args
     made = as_row_operands(count, operands)
+    if name in RESIDUAL and args[0].dtype == made[0].dtype != args[1].dtype:
+        # The kernel rounds the product `gate * y` to the common dtype of the two, so keep their dtypes.
+        y, *rest = (as_rows(x) if isinstance(x, Tensor) and x.dim() > 0 else x for x in args[1:])
+        made = (made[0], y.expand(made[0].shape), *rest)
     if same(made, operands):
         return NotImplemented
     if name in RESIDUAL and args[0].dtype != made[0].dtype:
@@ -146,11 +150,17 @@ def same(made: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
     return all(a is b for a, b in zip(made, args, strict=True))
 
 
-def looked_at(name: str, op: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Return the operator's result under torch.compile.
+def narrower(x: Tensor, y: Tensor) -> bool:
+    """Return whether the sum of `x` and `y` has another dtype than `x`."""
+    return x.dtype != y.dtype and torch.promote_types(x.dtype, y.dtype) != x.dtype
 
-    torch.compile does not trace `except`. This function therefore converts the operands before it calls the
-    operator, instead of after an error.
+
+def looked_at(name: str, op: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Convert the operands if necessary, and return the operator's result.
+
+    torch.compile does not trace `except`. Under torch.compile, the operands are therefore converted before the
+    operator is called, instead of after an error. The same is necessary for a residual whose branch has a wider
+    dtype, because the operator accepts it and returns a sum in the dtype of the residual.
     """
     made = refitted(name, args, options)
     return op(*args, **options) if made is NotImplemented else made
@@ -162,7 +172,7 @@ def fitting(op: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(op)
     def run(*args: Any, **options: Any) -> Any:
-        if compiling():
+        if compiling() or (name in RESIDUAL and narrower(args[0], args[1])):
             return looked_at(name, op, args, options)
         try:
             return op(*args, **options)

@@ -69,7 +69,12 @@ class FusedRecipe:
         The attributes are the fused method, the fingerprint (source hash) of the original method, the name of the
         Python module that defines the class of the fusion, and the `Site`. The `Site` counts how often the kernels and
         the original method ran.
+
+        If an older version of oxiwarp pickled the recipe, its fusion may not exist any more. The object then runs
+        its original method until `patch` is called again.
         """
+        if self.fusion not in FUSIONS:
+            return {SITES: []}
         fusion, found = FUSIONS[self.fusion], find(base)
         site = Site(fusion.ops)
         run = fused(self, fusion, getattr(base, fusion.method), site)

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ...class_swap import base_of
 from ..core.fusion import Fusion
 from ..core.linear import computed
-from ..core.ops import gated_residual, gated_residual_ada_norm
+from ..core.ops import ada_norm, gated_residual, gated_residual_ada_norm
 from ..core.recipe import FusedRecipe
-from ..shared.ada_layer_norm import ONCE, fits, modulated
 from ..shared.mmdit import after_attention, as_rows, joined
 from ..shared.parallel_block import CHAIN
 from .hunyuan_video import MODULE, Tables, accepts_block, both_branches, fits_block
@@ -76,6 +76,23 @@ def both_modulated(
     return torch.cat(normed, dim=1), rest, first_rest
 
 
+def modulated(self: Any, how: FusedRecipe, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Compute `norm(x) * (1 + scale) + shift`. `x` has shape `[B, S, D]`, and `scale` and `shift` have shape
+    `[B, D]`."""
+    norm = self.norm
+    if scale.dtype != x.dtype:  # A replaced linear may give another dtype. torch promotes the dtypes.
+        return norm(x) * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
+    return ada_norm(
+        as_rows(x),
+        scale.unsqueeze(1),
+        shift.unsqueeze(1),
+        weight=norm.weight,
+        bias=norm.bias,
+        eps=norm.eps,
+        mode=how.mode,
+    )
+
+
 def accepts_norm(
     self: Any, hidden_states: Tensor, emb: Tensor, token_replace_emb: Tensor | None, first_frame_num_tokens: int | None
 ) -> bool:
@@ -87,6 +104,13 @@ def accepts_norm(
         and 0 < first_frame_num_tokens < hidden_states.shape[1]
         and hidden_states.dtype == emb.dtype == token_replace_emb.dtype
     )
+
+
+def fits(self: Any) -> str | None:
+    """Return None if the norm inside the modulated norm is torch's LayerNorm. Otherwise, return the reason
+    why `patch` cannot replace the modulated norm."""
+    cls = base_of(self.norm)
+    return None if cls is nn.LayerNorm else f"its norm is {cls.__name__}, expected LayerNorm"
 
 
 def block(
@@ -175,7 +199,7 @@ FUSIONS = (
         fits=fits,
         skips=("norm",),
         sources={"forward": ("ba1fd3dde0b0",)},
-        chains=(ONCE,),
+        chains=("norm, modulation: ada_norm",),
     ),
     Fusion(
         name="hunyuan_video.replace_single_norm",
@@ -185,7 +209,7 @@ FUSIONS = (
         fits=fits,
         skips=("norm",),
         sources={"forward": ("33654304ac7b",)},
-        chains=(ONCE,),
+        chains=("norm, modulation: ada_norm",),
     ),
     Fusion(
         name="hunyuan_video.replace_block",

@@ -30,11 +30,12 @@ def block(
     """Compute the result of `QwenImageTransformerBlock.forward` with oxiwarp's kernels."""
     first, second = self.img_mod(temb).chunk(2, dim=-1)
     of_text, of_text_mlp = self.txt_mod(temb.chunk(2)[0] if self.zero_cond_t else temb).chunk(2, dim=-1)
-    shift, scale, gate = by_token(first, modulate_index)
-    text_shift, text_scale, text_gate = by_token(of_text)
+    index = None if modulate_index is None else rows_of(modulate_index)
+    shift, scale, gate = parts(first, index)
+    text_shift, text_scale, text_gate = parts(of_text)
     eps, text_eps = self.img_norm1.eps, self.txt_norm1.eps
     attended, attended_text = self.attn(
-        hidden_states=ada_norm(as_rows(hidden_states), scale, shift, eps=eps, mode=how.mode),
+        hidden_states=ada_norm(as_rows(hidden_states), scale, shift, eps=eps, index=index, mode=how.mode),
         encoder_hidden_states=ada_norm(
             as_rows(encoder_hidden_states), text_scale, text_shift, eps=text_eps, mode=how.mode
         ),
@@ -43,27 +44,30 @@ def block(
         **(joint_attention_kwargs or {}),
     )
     clip = hidden_states.dtype == torch.float16
-    modulation = gate, *by_token(second, modulate_index)
-    hidden_states = after_attention(hidden_states, attended, modulation, self.img_norm2, self.img_mlp, how, clip)
-    modulation = text_gate, *by_token(of_text_mlp)
+    modulation = gate, *parts(second, index)
+    hidden_states = after_attention(hidden_states, attended, modulation, self.img_norm2, self.img_mlp, how, clip, index)
+    modulation = text_gate, *parts(of_text_mlp)
     encoder_hidden_states = after_attention(
         encoder_hidden_states, attended_text, modulation, self.txt_norm2, self.txt_mlp, how, clip
     )
     return encoder_hidden_states, hidden_states
 
 
-def by_token(modulation: Tensor, index: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Split a modulation `[B, 3 D]` into shift, scale and gate, each `[B, 1, D]`.
+def parts(modulation: Tensor, index: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Split a modulation `[B, 3 D]` into shift, scale and gate. Each has the shape `[B, 1, D]`, or `[B, D]` if an
+    index chooses their rows."""
+    return (modulation.unsqueeze(1) if index is None else modulation).chunk(3, dim=-1)
 
-    If an `index` of shape `[B, S]` is given, the modulation has shape `[2 B, 3 D]`, and shift, scale and gate
-    have shape `[B, S, D]`. Tokens with index 0 use the first `B` rows of the modulation. All other tokens use
-    the last `B` rows.
+
+def rows_of(index: Tensor) -> Tensor:
+    """Return the row of the modulation for each token. `index` has the shape `[B, S]`.
+
+    The modulation has 2 B rows. Tokens with index 0 use the first B rows, and all other tokens use the last B
+    rows.
     """
-    modulation = modulation.unsqueeze(1)
-    if index is not None:
-        half = modulation.shape[0] // 2
-        modulation = torch.where(index.unsqueeze(-1) == 0, modulation[:half], modulation[half:])
-    return modulation.chunk(3, dim=-1)
+    batch = index.shape[0]
+    first = torch.arange(batch, device=index.device, dtype=torch.int32)[:, None]
+    return torch.where(index == 0, first, first + batch).contiguous()
 
 
 def accepts_block(

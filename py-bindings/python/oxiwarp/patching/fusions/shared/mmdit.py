@@ -13,7 +13,7 @@ from ...class_swap import base_of
 from ..core.fusion import same_dtype
 from ..core.modules import is_exactly, is_plain
 from ..core.operands import as_rows
-from ..core.ops import gated_residual_ada_norm, qk_norm_rope
+from ..core.ops import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ..core.recipe import FusedRecipe
 from .feed_forward import add_branch, in_epilogue, later_branch
 
@@ -121,6 +121,7 @@ def after_attention(
     feed_forward: Any,
     how: FusedRecipe,
     clip: bool = False,
+    index: Tensor | None = None,
 ) -> Tensor:
     """Run the part of a block after the attention, for text tokens or image tokens `x`.
 
@@ -129,22 +130,22 @@ def after_attention(
     the sum.
 
     `modulation` has the gate of the attention, then shift, scale and gate of the feed-forward. Each tensor
-    has shape `[B, D]` or `[B, S, D]`.
+    has shape `[B, D]` or `[B, S, D]`. With an `index` of shape `[B, S]`, each tensor has shape `[R, D]`, and the
+    index chooses a row for each token.
     """
-    gate_msa, shift, scale, gate = (part.unsqueeze(1) if part.dim() == 2 else part for part in modulation)
-    normed, x = gated_residual_ada_norm(as_rows(x), attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
-    return add_branch(how, x, later_branch(how, feed_forward, normed), gate, clip=clip)
+    one = index is None
+    gate_msa, shift, scale, gate = (part.unsqueeze(1) if one and part.dim() == 2 else part for part in modulation)
+    options: Any = {"eps": norm.eps, "mode": how.mode, "index": index}
+    normed, x = gated_residual_ada_norm(as_rows(x), attended, gate_msa, scale, shift, **options)
+    if index is None:
+        return add_branch(how, x, later_branch(how, feed_forward, normed), gate, clip=clip)
+    return gated_residual(x, feed_forward(normed), gate, index=index, clip=clip, mode=how.mode)
 
 
-def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) -> bool:
+def streams_fit(temb: Tensor, *streams: Tensor) -> bool:
     """Return whether all token tensors `streams` have shape `[B, S, D]`, and the dtype and device of the time
-    embedding `temb`.
-
-    The number of dimensions of `temb` must be in `dims`.
-    """
-    return temb.dim() in dims and all(
-        x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams
-    )
+    embedding `temb`, which must have two dimensions."""
+    return temb.dim() == 2 and all(x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams)
 
 
 def products(parts: Sequence[tuple[Any, Tensor]]) -> Tensor | None:

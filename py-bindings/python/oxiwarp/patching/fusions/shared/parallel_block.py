@@ -153,17 +153,16 @@ def writes_beside(projected: Tensor) -> bool:
 
 
 def side_by_side(
-    attend: Attend, projected: Tensor | LaterLinear, how: FusedRecipe, op: Callable[..., Tensor], share: int = 1
+    attend: Attend, projected: Tensor | LaterLinear, how: FusedRecipe, op: Callable[..., Tensor]
 ) -> Tensor:
     """Compute `torch.cat([attention, op(projected)], 2)`. The function `attend` returns `attention`. The
     caller must have checked that `writes_beside(projected)` is True, or `projected` is a placeholder for a
     linear.
 
-    `op` is an activation operator, whose result has `1 / share` as many columns as `projected`. `op` and
-    `oxiwarp.attention` write directly into the concatenated tensor. If torch computes the attention, its result is
-    copied into the concatenated tensor.
+    `op` is an activation operator. `op` and `oxiwarp.attention` write directly into the concatenated tensor. If
+    torch computes the attention, the attention is copied into it.
     """
-    place = Place(projected, projected.shape[2] // share)
+    place = Place(projected, projected.shape[2])
     attended = attend(place)
     if attended is not place.first:
         same = type(attended) in PLAIN and attended.dtype == projected.dtype and not needs_grad(attended)

@@ -1,0 +1,79 @@
+"""Conversions of operands for which only the forward pass has kernels: operands of another 16-bit dtype than the
+rows, and modulations that an index chooses.
+
+If a gradient is needed, the functions of this module convert such operands with torch's operators. The results of
+the forward pass have the same bits as without these conversions.
+"""
+
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from ._function import Function, apply
+from ._once_differentiable import once
+
+
+def widened(x: Tensor, tensor: Tensor | None) -> Tensor | None:
+    """Return `tensor` in float32, if it has the 16-bit dtype that `x` does not have."""
+    return tensor.float() if tensor is not None and is_other(x, tensor) else tensor
+
+
+def is_other(x: Tensor, tensor: Tensor) -> bool:
+    """Return whether `tensor` has a 16-bit dtype that `x` does not have."""
+    return tensor.dtype in (torch.float16, torch.bfloat16) and tensor.dtype != x.dtype
+
+
+class _Chosen(Function):
+    """Autograd function that selects rows. The backward adds the gradients of a row in float32."""
+
+    @staticmethod
+    def forward(value: Tensor, index: Tensor) -> Tensor:
+        return value.index_select(0, index.flatten()).reshape(*index.shape, value.shape[-1])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        value, index = inputs
+        ctx.shape, ctx.dtype = value.shape, value.dtype
+        ctx.save_for_backward(index)
+
+    @staticmethod
+    @once
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        (index,) = ctx.saved_tensors
+        total = dy.new_zeros(ctx.shape, dtype=torch.float32)
+        return total.index_add(0, index.flatten(), dy.reshape(-1, dy.shape[-1]).float()).to(ctx.dtype), None
+
+
+def chosen(value: Tensor, index: Tensor | None) -> Tensor:
+    """Return the rows of `value` that the index chooses, one for each integer of the index."""
+    made: Tensor = value if index is None else apply(_Chosen, value, index)
+    return made
+
+
+@overload
+def plain(x: Tensor, value: Tensor, table: Tensor | None, index: Tensor | None) -> tuple[Tensor, Tensor | None]: ...
+
+
+@overload
+def plain(
+    x: Tensor, value: Tensor | None, table: Tensor | None, index: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]: ...
+
+
+def plain(
+    x: Tensor, value: Tensor | None, table: Tensor | None, index: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return a scale, shift or gate and its table, in forms that the gradients support.
+
+    The caller has checked the operands, because the conversions accept more than the kernels.
+    """
+    if value is None:
+        return None, table
+    value = chosen(value, index)
+    if table is not None and table.dtype == value.dtype and is_other(x, value):
+        value, table = table + value, None
+    return widened(x, value), widened(x, table)
+
+
+__all__ = ["chosen", "is_other", "plain", "widened"]
