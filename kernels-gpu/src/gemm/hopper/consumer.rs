@@ -57,8 +57,8 @@ pub(crate) unsafe fn consume<K: GemmKernel>(output: TileOutput<K>) {
     }
     if K::TILE.ping_pong && owner == group {
         // The other warpgroup computed the last tile, and then arrived on this warpgroup's barrier. Each
-        // arrival needs a matching wait, so wait at the barrier once more. SAFETY: a named barrier requires
-        // that whole warps wait. The whole warpgroup executes this code.
+        // arrival needs a matching wait, so wait at the barrier once more.
+        // SAFETY: a named barrier requires that whole warps wait. The whole warpgroup executes this code.
         unsafe { ping_pong(group).sync() }
     }
     stores.finish();
