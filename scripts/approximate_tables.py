@@ -70,7 +70,11 @@ def square(offset: Array) -> Array:
 
 
 def positions(name: str) -> tuple[Array, Array, Array]:
-    """Return, for all mantissas, the segment, the offset in the segment (17 bits) and its square."""
+    """Return three arrays with one element per mantissa: its segment, its offset in the segment (17 bits), and
+    the square of the offset.
+
+    The function is approximated by one quadratic polynomial per segment of the mantissas.
+    """
     length = MANTISSAS // SEGMENTS[name]
     at = np.arange(MANTISSAS)
     offset = at % length * ((1 << 17) // length)

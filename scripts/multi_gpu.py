@@ -83,8 +83,9 @@ class Row:
 
 
 def case(ranks: Ranks, name: str, check: Callable[..., Row], *arguments: Any) -> Row:
-    """Run a check in the process of each rank. Return the row of rank 0, to which the failures of all ranks
-    are added."""
+    """Run a check in the process of each rank. Return a table row with the figures of rank 0 and the failures
+    of all ranks.
+    """
     try:
         rows = ranks.run(check, *arguments)
         return Row(name, rows[0].figures, "".join(row.failure for row in rows))
@@ -494,8 +495,8 @@ def sharded(place: Place, path: str) -> Row:
             expected, found = gradients(alone, ids), gradients(model, ids)
             row.figures[f"{state}: equal values"] = equal_share(both, one)
             row.figures[f"{state}: gradients differ by"] = max(off(found[name], expected[name]) for name in expected)
-            # On the CPU, safetensors may load a weight at an unaligned address. For this address, torch uses
-            # another kernel, whose results may have other bits.
+            # On the CPU, safetensors may load a weight at an unaligned address. torch then uses another
+            # kernel for this weight, whose results may have other bits.
             near = torch.equal(both, one) if place.device.type == "cuda" else torch.allclose(both, one, atol=1e-6)
             row.require(near, f"{state}: the bits are not those of one GPU")
     row.figures |= {"replaced modules": report.replaced, "kernels": sum(kernels.values())}

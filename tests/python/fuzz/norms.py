@@ -112,10 +112,10 @@ def draw_rms_norm_gated(g: Draw) -> Case:
 
 
 def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
-    """Return SiLU.
+    """Return SiLU with a simulated error.
 
-    For inputs below -20, the simulated relative error is up to 90 * 2^-23. For inputs below -87 in mode "fast", it is
-    1, because the operator may return 0.
+    For inputs below -20, the relative error is up to 90 * 2^-23. For inputs below -87 in mode "fast", the
+    relative error is 1, because the operator may return 0.
     """
     units = torch.where(v.detach() < -20, 90.0, 4.0)
     units = torch.where(v.detach() < -87.0, 2.0**23, units) if fast else units

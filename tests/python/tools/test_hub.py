@@ -178,8 +178,9 @@ def test_namespace(module):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(module, name, device):
-    """The functions of the repository take `(out, x)` and return `out`, like the functions of
-    kernels-community/activation."""
+    """The functions of oxiwarp's repository on the kernel hub take `(out, x)` and return `out`, like the
+    functions of kernels-community/activation.
+    """
     layer, x = FUNCTIONS[name], random((5, 64), torch.float32, device)
     right = expected(layer, x)
     out = torch.full_like(right, float("nan"))

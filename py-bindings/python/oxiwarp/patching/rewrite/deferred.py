@@ -26,8 +26,10 @@ class Deferred:
     dtype: torch.dtype
 
     def parts(self, tokens: int) -> list[Any] | None:
-        """If this tensor is a concatenation along the dimension `tokens`, return the concatenated tensors and
-        placeholders. Otherwise return None.
+        """If this tensor is a concatenation along the dimension `tokens`, return its operands. Otherwise return
+        None.
+
+        An operand is a tensor, or a placeholder for a tensor that is not computed yet.
         """
         raise NotImplementedError
 

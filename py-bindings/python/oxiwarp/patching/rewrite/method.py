@@ -162,7 +162,7 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
     arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
     arguments.kw_defaults = [default and ast.Constant(None) for default in arguments.kw_defaults]
     tree.returns = None
-    # Rename the function, because its body may read a global variable of the same name.
+    # Rename the function. Otherwise, in its body, its name would hide a global variable of the same name.
     tree.name = PREFIX + tree.name
     module = ast.fix_missing_locations(ast.Module(body=[outer], type_ignores=[]))
     flags = code.co_flags & __import__("__future__").annotations.compiler_flag

@@ -71,11 +71,11 @@ class Chain:
         return function_of(list(self.operands), body, own.renamed)
 
     def keeps_order(self) -> bool:
-        """Return whether the result stays the same if all operands of the expression are evaluated before its
-        operations.
+        """Return whether the rewritten method may evaluate all operands of the expression first, before the
+        operations of the expression.
 
-        The result may change if an operand has side effects on a tensor that the original code casts or normalizes
-        before it evaluates this operand.
+        In the original code, an operation (a cast or a norm) may read a tensor before a later operand modifies
+        this tensor. If so, to evaluate all operands first would change the result.
         """
         # Of the operand `target`, the code reads only the dtype.
         operands = [node for name, node in self.operands.items() if name != "target"]

@@ -170,8 +170,8 @@ class RotaryCalls:
         """Rotate the tokens from `start` to `stop` of the tensor `a0`. Return all tokens of `a0`.
 
         `dim` is the token dimension of `a0`. One of `start` and `stop` is None. `in_place` says whether the
-        original method writes to `a0`. If `a0` is a norm that is not computed yet, the result is a new
-        tensor.
+        original method writes to `a0`. `a0` may be a placeholder for a norm that is not computed yet; the
+        result is then a new tensor.
         """
         x = given["a0"]
         index = (*(slice(None),) * dim, slice(start, stop))

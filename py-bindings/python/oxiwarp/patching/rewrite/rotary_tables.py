@@ -58,8 +58,9 @@ def store_of(owner: Tensor) -> Store:
 
 
 def apart(made: Tables, owner: Tensor) -> Tables:
-    """Return the tensors `made`, with copies of those that share memory with `owner`. Without a copy, a
-    cached tensor would keep `owner` alive."""
+    """Return the tensors `made`, and replace each tensor that shares memory with `owner` by a copy. Without the
+    copy, a cached tensor would keep `owner` alive.
+    """
     return tuple(x.clone() if x is owner or x._base is owner else x for x in made)
 
 

@@ -112,10 +112,13 @@ class Fusion:
         return None
 
     def check(self, x: Any, cls: type, known: type) -> None:
-        """Raise `Unsuitable` unless `fits` accepts the object `x`, and `sources` has the source hashes of the
-        class `cls` of `x`.
+        """Raise `Unsuitable` if the fusion cannot replace the method of the object `x`.
 
-        `known` is the class whose name the fusion lists in `Fusion.classes`: `cls` itself or a base class of `cls`.
+        This is the case if the source of the class `cls` of `x` has a hash that `sources` does not list, or if
+        `fits` rejects `x`.
+
+        `known` is the class whose name the fusion lists in `Fusion.classes`: `cls` itself or a base class of
+        `cls`.
         """
         why = self.difference(cls, known) or self.fits(x)
         if why is not None:

@@ -85,9 +85,11 @@ class Place:
         return self.first
 
     def heads(self, query: Tensor) -> Tensor | None:
-        """Return the columns for the attention's result as a view in the shape of `query`, `[B, S, H, D]`.
+        """Return the part of the concatenated tensor into which the attention writes its result, as a view with
+        the shape of `query`: `[B, S, H, D]`.
 
-        Return None if `query` has another dtype, batch size or number of tokens than the feed-forward.
+        Return None if `query` and the input of the feed-forward's activation differ in dtype, batch size or
+        number of tokens.
         """
         if query.dtype != self.projected.dtype or query.shape[:2] != self.projected.shape[:2]:
             return None
@@ -155,13 +157,14 @@ def writes_beside(projected: Tensor) -> bool:
 def side_by_side(
     attend: Attend, projected: Tensor | LaterLinear, how: FusedRecipe, op: Callable[..., Tensor], share: int = 1
 ) -> Tensor:
-    """Compute `torch.cat([attention, op(projected)], 2)`. The function `attend` returns `attention`. The
-    caller must have checked that `writes_beside(projected)` is True, or `projected` is a placeholder for a
-    linear.
+    """Compute `torch.cat([attention, op(projected)], 2)`. The function `attend` returns `attention`.
 
-    `op` is an activation operator, whose result has `1 / share` as many columns as `projected`. `op` and
-    `oxiwarp.attention` write directly into the concatenated tensor. If torch computes the attention, its result is
-    copied into the concatenated tensor.
+    `projected` is either a placeholder for the result of a linear, or a tensor. For a tensor, the caller must
+    have checked that `writes_beside(projected)` is True.
+
+    `op` is an activation operator. If `projected` has n columns, the result of `op` has n / `share` columns.
+    `op` and `oxiwarp.attention` write directly into the concatenated tensor. If torch computes the attention,
+    its result is copied into the concatenated tensor.
     """
     place = Place(projected, projected.shape[2] // share)
     attended = attend(place)
