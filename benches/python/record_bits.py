@@ -66,8 +66,10 @@ class PortableSource(Source):
 
 
 def attention_form(columns: int, causal: bool) -> Form:
-    """Return a call of attention with `columns` columns per head. The lengths of the sequences are no multiples
-    of a tile's rows.
+    """Return a call of attention with `columns` columns per head.
+
+    No sequence length is a multiple of the number of rows of a tile, so that the record also covers
+    incomplete tiles.
     """
 
     def inputs(source: Source, shape: Shape) -> Inputs:

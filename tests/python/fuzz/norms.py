@@ -124,7 +124,8 @@ def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
 
 def rms_norm_gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     o, dtype = c.options, c.dtype
-    if o["activation"] == "sigmoid":  # `slope` simulates the float32 error of the derivative `f * (1 - f)`.
+    if o["activation"] == "sigmoid":
+        # The derivative of the sigmoid `f` is `f * (1 - f)`. `m.slope` simulates its error in float32.
         factor = m.f32(torch.sigmoid(t.gate), 4.0) + m.slope(t.gate, 2 * UNIT)
     else:
         factor = silu(m, t.gate, True)

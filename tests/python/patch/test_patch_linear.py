@@ -301,8 +301,8 @@ def test_distributed(monkeypatch, tables, calls):
 
 
 def test_process_group(monkeypatch):
-    """A process counts as a rank of a distributed job if its process group has several ranks, even without the
-    environment variables of torchrun.
+    """A process group with several ranks is enough for oxiwarp to detect a distributed job. The environment
+    variables that torchrun sets are not required.
     """
     group = torch.distributed
     for size, expected in ((1, False), (2, True)):

@@ -177,7 +177,11 @@ def check(row, name, order, calls=1, rounds_activations=False, dtype=torch.float
 
 
 def check_less_than_rounding(ours, stock, right):
-    """Check that `ours` differs less from `stock` than `stock` differs from `right`."""
+    """Check that `patch` changes the results by less than the rounding of the dtype does.
+
+    `stock` has the results of the unpatched model, `ours` those of the patched model, and `right` those of
+    the unpatched model in float32.
+    """
     for path, exact in right.items():
         if isinstance(exact, torch.Tensor):
             off, rounding = ((stock[path] - other[path]).abs().mean() for other in (ours, right))

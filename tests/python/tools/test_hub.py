@@ -148,8 +148,8 @@ def test_old_layout(repository):
 
 
 def test_read_only_package(tmp_path, monkeypatch):
-    """`build` copies files of the installed package. If these files are read-only, the copies can be
-    overwritten nevertheless.
+    """`build` copies files of the installed package. The copies are writable, even if the files of the
+    package are read-only.
 
     If `build` runs again into the same folder, it removes all files in the folder that do not belong to the
     build.

@@ -25,8 +25,8 @@ class GatedNormRecipe(NormRecipe):
     """
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return the members of a subclass of `base` as a dict: a new `forward`, and the site that counts its
-        calls.
+        """Return the members of a subclass of `base` as a dict: a new `forward`, and a `Site`. The `Site`
+        counts for the report how often the kernel and how often the original `forward` ran.
         """
         names = input_names(base)
         decodes = is_decoders(base)

@@ -384,8 +384,8 @@ def not_halves(gate: Tensor, up: Any) -> str | None:
     """Return the reason why the kernel of a gated activation cannot read the tensors `gate` and `up`, or None
     if it can.
 
-    In eager mode, this function only checks the order of the dimensions in memory, because the operator
-    checks the strides.
+    In eager mode, this function checks only the order of the dimensions in memory, because the operator
+    itself checks the strides.
     """
     if not is_like(up, gate):
         return "the factors differ in shape or dtype"

@@ -150,8 +150,8 @@ def add_branch(
 
     if not isinstance(branch, LaterLinear):
         return separate(branch)
-    # If each token has its own gate, adding a table to all gates would take as long as a separate kernel for
-    # the sum. Fusing the linear would then save nothing.
+    # A fused linear needs the sum of gate and `gate_table` in advance. If each token has its own gate, this
+    # sum takes as long as the kernel that the fusion would save.
     if clip or (gate_table is not None and FEW * gate.numel() > x.numel()):
         return separate(branch.now())
     # Round the sum of gate and table to their dtype, as the model and the operator `gated_residual` do.

@@ -62,8 +62,8 @@ copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", copy_chun
 
 
 class Place:
-    """A tensor `[B, S, columns]` for two results side by side: that of the attention in the first columns, and that of
-    the feed-forward in the others.
+    """A tensor `[B, S, columns]` for two results side by side: the attention's in the first columns, and the
+    feed-forward's in the others.
 
     The tensor is allocated when the attention calls `columns` or `heads`. The number of columns is not known
     earlier, because a rank of tensor parallelism computes only some of the heads.
