@@ -574,9 +574,10 @@ def context_parallel_of_torch(place: Place, path: str, rotation: str) -> Row:
 # FLUX.1
 
 DOUBLE, SINGLE = 4, 8
-SENT = 4608 * 3072 * 2.0  # Bytes of the activations of 4608 tokens.
-# Additional time per block in µs: for the copies in diffusers' Ulysses, and for merging the partial results
-# in diffusers' ring attention.
+# Bytes of the activations of all 4608 tokens, with 3072 columns in bfloat16.
+SENT = 4608 * 3072 * 2.0
+# Additional time per block in µs. `COPIES` is the time of the copies in diffusers' Ulysses attention. `MERGE`
+# is the time for merging the partial results in diffusers' ring attention.
 COPIES, MERGE = 53.0, 73.0
 
 

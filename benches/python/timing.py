@@ -82,8 +82,9 @@ def rotated(make: Callable[[], Inputs], count: int) -> list[Inputs]:
 
 
 def calls_for(output_bytes: int, sets: int, device: torch.device) -> int:
-    """Return the number of calls in a CUDA graph. It is at least the number of input sets. If there are fewer
-    than `CALLS` input sets, it is up to `CALLS`, limited by the memory for the results."""
+    """Return the number of calls in a CUDA graph: `CALLS`, or fewer if the memory is too small for the
+    results of so many calls. It is never less than the number of input sets.
+    """
     room = int(torch.cuda.get_device_properties(device).total_memory * RESULTS)
     return max(sets, min(CALLS, room // output_bytes))
 

@@ -167,8 +167,11 @@ def test_out(device):
 
 @pytest.mark.parametrize("adjacent", ["tensors", "heads"])
 def test_out_of_columns(adjacent, device):
-    """`out` may be column slices of one buffer, such as the input of an attention kernel for packed queries,
-    keys and values. Queries and keys may have different numbers of heads."""
+    """`out` may consist of column slices of one buffer. An example is a buffer with queries, keys and values,
+    which an attention kernel reads.
+
+    Queries and keys may have different numbers of heads.
+    """
     counts = (6, 2, 2) if adjacent == "tensors" else (4, 4, 4)
     cos, sin = tables(5, 128, device)
     q, k, v = (torch.randn(2, 5, heads, 128, device=device).bfloat16() for heads in counts)

@@ -104,9 +104,8 @@ def test_jacobians(name):
 
 
 def test_frozen_models():
-    """A gradient penalty, which needs a second derivative, is an error in a patched model.
-
-    In this test, no parameter requires grad, and the penalty is computed from the gradient of the input.
+    """In a patched model, a gradient penalty raises an error, because it needs a second derivative. In this
+    test, no parameter requires grad: the penalty is computed from the gradient of the input.
     """
     model, x = net().requires_grad_(False), net_input()
     f = lambda z: model(z).sum()  # noqa: E731

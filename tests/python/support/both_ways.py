@@ -232,7 +232,9 @@ def run_both_ways(model: nn.Module, *args: Any) -> tuple[list[Comparison], dict[
 
 
 def main(library: str, names: list[str]) -> int:
-    """Compare kernels and original expressions in the named models, or in all models of a library."""
+    """Compare the results of kernels and of original expressions, in the models `names` of a library. If
+    `names` is empty, compare them in all models of the library.
+    """
     cases, failed, total = importlib.import_module(library).CASES, 0, Counter[str]()
     reasons: Counter[str] = Counter()
     for name in names or cases:

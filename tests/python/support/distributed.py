@@ -98,7 +98,8 @@ class Ranks:
 def answer(pipe: connection.Connection) -> tuple[Any, list[str]]:
     """Return the result of a process, and a list of its failures.
 
-    The list contains a traceback if the check raised an error, or `""` if the process has ended.
+    If the check raised an error, the list contains the traceback. If the process has ended and cannot answer,
+    the list contains `""`.
     """
     try:
         result, failure = pipe.recv()

@@ -128,8 +128,9 @@ def test_loose_chains(statements, tmp_path):
 
 
 def test_rotations_are_counted_once(tmp_path):
-    """The call of a rotary function counts as a chain, but the operations inside the function do not
-    count."""
+    """The search for chains (operations that a kernel can replace) does not count operations inside a rotary
+    function. It counts the call of the function instead, so each rotation is counted once.
+    """
     path = tmp_path / "model.py"
     path.write_text("def apply_rotary(x, cos, sin):\n    return x * cos + rotate_half(x) * sin\n")
     assert not script("loose_chains").loose_in(str(path), path.name, 1)

@@ -97,7 +97,9 @@ class Normed(Deferred):
     def now(self) -> Tensor:
         if self.own.dim() not in (3, 4):
             return self.original()
-        try:  # `qk_norm_rope` adds the squares of a row in the order of the norm module.
+        # The kernel of `qk_norm_rope` adds the squares of a row in the same order as the norm module does.
+        # Therefore, it gives the same bits.
+        try:
             return self.kernel()
         except torch.OutOfMemoryError:
             raise

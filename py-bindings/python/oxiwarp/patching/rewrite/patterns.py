@@ -353,7 +353,9 @@ class Finder:
         return self.shifted(node, self.scaled)
 
     def shifted(self, node: ast.expr, match: Callable[..., Chain | None]) -> Chain | None:
-        """Match `product + shift`, or only `product`. The function `match` matches the product."""
+        """Match a sum `product + shift`, or a product without a shift. The function `match` checks the
+        product.
+        """
         result, target = self.without_casts(node)
         if isinstance(result, ast.BinOp) and isinstance(result.op, ast.Add):
             for product, shift in ((result.left, result.right), (result.right, result.left)):

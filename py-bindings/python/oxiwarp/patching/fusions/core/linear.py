@@ -68,9 +68,10 @@ class LaterLinear:
         return made
 
     def activated(self, separate: Callable[..., Tensor], out: Tensor | None = None) -> Tensor:
-        """Return the activation function of the product. If `out` is given, write the result to it.
+        """Apply an activation function to the product and return the result. If `out` is given, write the
+        result to it.
 
-        `separate` is the operator that computes only the activation, from the product.
+        If one kernel cannot compute both, the operator `separate` computes the activation from the product.
         """
 
         def apart() -> Tensor:

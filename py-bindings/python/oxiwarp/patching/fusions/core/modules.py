@@ -41,8 +41,8 @@ def is_class(own: type, cls: type) -> bool:
     return own is cls or (own.__base__ is cls and getattr(own, "_oxiwarp_base", None) is cls)
 
 
-# This assignment has the effect of `torch.compiler.assume_constant_result`, but does not import Dynamo.
-# Dynamo then treats the result of `is_class` as a constant, and only guards on the class of the module.
+# This assignment has the effect of `torch.compiler.assume_constant_result`, but does not import Dynamo. It
+# makes Dynamo treat the result of `is_class` as a constant. Compiled code then checks only the module's class.
 is_class._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
