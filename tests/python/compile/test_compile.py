@@ -41,8 +41,10 @@ def backends():
 
 
 def backends_by_size():
-    """Return (backend, dynamic) of tests with several sizes. Inductor with fixed sizes compiles C++ for each
-    size, which takes seconds, so these cases are `extra`."""
+    """Yield pairs (torch.compile backend, `dynamic`) for tests with several sizes. Without dynamic shapes,
+    Inductor compiles C++ code for each size, which takes seconds. These cases therefore have the mark
+    `extra`.
+    """
     for backend, dynamic in itertools.product(backends(), (False, True)):
         if isinstance(backend, str):
             yield backend, dynamic

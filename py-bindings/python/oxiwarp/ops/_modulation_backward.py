@@ -209,11 +209,11 @@ def sum_to(gradient: Tensor, like: Tensor) -> Tensor:
 def of_modulation(
     gradient: Tensor | None, modulation: Modulation | None, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return two gradients of a modulation, the sum of a value and a table: that of the value, in the value's dtype,
-    and that of the table, in the table's dtype.
+    """A modulation is the sum of a value and a table. Return its two gradients: the gradient of the value, in
+    the value's dtype, and the gradient of the table, in the table's dtype.
 
-    `gradient` is the gradient of the sum. `wanted` has two flags: whether the caller needs the first gradient, and
-    whether it needs the second. A gradient that the caller does not need is None.
+    `gradient` is the gradient of the sum. `wanted` has two flags: whether the caller needs the first
+    gradient, and whether it needs the second. A gradient that the caller does not need is None.
     """
     if gradient is None or modulation is None:
         return None, None

@@ -85,8 +85,9 @@ def cosines_and_sines(table: Tensor, form: str) -> Tables:
 
 
 def columns_of(table: Tensor, part: str) -> Tensor:
-    """Return the columns of a table that `part` names: "all" or a name in `HALVES`. If they are not adjacent
-    in memory, return a copy."""
+    """Return all or half of the columns of a table. `part` names them: "all" or a name in `HALVES`. If they
+    are not adjacent in memory, return a copy.
+    """
     if part != "all":
         half = table.shape[-1] // 2
         columns = {

@@ -42,7 +42,8 @@ def is_class(own: type, cls: type) -> bool:
 
 
 # This assignment has the effect of `torch.compiler.assume_constant_result`, but does not import Dynamo. It
-# makes Dynamo treat the result of `is_class` as a constant. Compiled code then checks only the module's class.
+# makes Dynamo treat the result of `is_class` as a constant. Compiled code then checks only the class of the
+# module.
 is_class._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
