@@ -60,10 +60,11 @@ def rounded(name: str) -> Array:
 def square(offset: Array) -> Array:
     """Return the square of a 17-bit number as the GPU computes it, in units of 2^19.
 
-    Multiplied out, the square is a sum of products of two bits of `offset`. The product of bits i and j occurs twice,
-    so it contributes 2^(i + j + 1). The GPU omits the terms below 2^19, but computes the square of the upper 8 bits
-    except for its lowest bit. The sum in the code contains the products of bits 2 to 8 with bits for which the product
-    is at least 2^19.
+    The square is a sum over pairs of bits i and j of `offset`. If i and j differ, the product of the two bits
+    occurs twice, so its weight is 2^(i + j + 1). The GPU adds only two kinds of terms:
+
+    - the square of the upper 8 bits (9 to 16), without the lowest bit of this square,
+    - the product of one of the bits 2 to 8 and one of the upper bits, if its weight is at least 2^19.
     """
     upper = offset >> 9
     return (upper * upper >> 1) + sum((offset >> i & 1) * (offset >> 18 - i) for i in range(2, 9))

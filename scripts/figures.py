@@ -359,8 +359,9 @@ def attention(*rivals: str, gpu: str = "nvidia-h200") -> Iterator[str]:
 
 
 def kernels() -> Iterator[str]:
-    """Yield one table per operator. Each row shows a shape: time, bandwidth relative to a copy kernel, and
-    speedup over each baseline."""
+    """Yield one table per operator, with one row per shape. A row has the time, the bandwidth relative to a
+    copy kernel, and the speedup over each baseline.
+    """
     cases: dict[str, dict[tuple[str, str, str], dict[str, dict[str, str]]]] = {}
     for row in rows("results.csv"):
         key = row["chain"], row["model"], row["shape"]

@@ -148,7 +148,8 @@ def on_both() -> list[dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]]:
 
 @torch.no_grad()
 def streams() -> dict[str, float]:
-    """Enqueue calls alternately on both GPUs, on three streams of each GPU.
+    """Check the results of calls that run on both GPUs at the same time. The calls are enqueued on three
+    streams of each GPU.
 
     During half of the calls, torch's current device is the GPU of the call's tensors. During the other half,
     it is the other GPU.

@@ -149,9 +149,10 @@ def recorded(only: list[str] | None, device: torch.device) -> Record:
 
 @contextlib.contextmanager
 def erf_of(facts: Mapping[str, Any]) -> Iterator[None]:
-    """Make oxiwarp's GELU use the `erf` of the torch that made a record.
+    """Make oxiwarp's GELU use the `erf` of the torch version that made a record.
 
-    The bits of torch's `erf` changed with CUDA 13.2. oxiwarp uses the `erf` of the installed torch.
+    The bits of torch's `erf` changed with CUDA 13.2. By default, oxiwarp uses the `erf` of the installed
+    torch.
     """
     version = facts.get("cuda") or torch.version.cuda or "0"
     kind = int(tuple(int(part) for part in version.split(".")[:2]) >= (13, 2))

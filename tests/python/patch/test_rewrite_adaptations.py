@@ -285,8 +285,9 @@ CACHED = {
     "sea-cache": cached(
         lambda hooks: hooks.SeaCacheConfig(threshold=9.0, raw_vision_callback=frames), context=sea_step
     ),
-    # Without `is_guidance_distilled`, the cache calls the model with half of the batch. CogView4 also takes
-    # one image size per batch entry, and the cache does not split these sizes.
+    # `is_guidance_distilled=True` prevents that the cache calls the model with half of the batch. For such a
+    # call, the cache would also have to split the argument of CogView4 that has one image size per batch
+    # entry, but it does not.
     "faster-cache": cached(
         lambda hooks: hooks.FasterCacheConfig(
             attention_weight_callback=lambda _: 0.3,

@@ -157,10 +157,11 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
 
 
 def rewrite_all(model: nn.Module, cpu_kernels: bool, remark: str = "") -> int:
-    """Rewrite every method of a model that has sequences of operations for which kernels exist.
+    """Rewrite every method of a model that has sequences of operations for which kernels exist. Return the
+    number of rewritten objects.
 
-    Also rewrite methods that `patch` would replace by hand-written ones. Return the number of rewritten objects. Also
-    patch norms, so that rewritten methods recognise them. On the CPU, these norms run their original `forward`.
+    This includes methods that `patch` would replace by hand-written ones. Norms are patched too, so that
+    rewritten methods recognise them. On the CPU, these norms run their original `forward`.
     """
     count = 0
     for _, part in list(named_parts(model)):

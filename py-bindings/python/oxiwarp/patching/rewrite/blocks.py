@@ -119,8 +119,8 @@ class Block:
             return None
         value, kept = made
         own, stays = Read(value), Read(kept)
-        # `value` contains no calls except of activations and norms. It may read the variables that `kept`
-        # assigns.
+        # Ignore the calls in `value`, because they only call activations and norms. Also ignore the
+        # assignments in `kept`, because `value` may read the assigned variables.
         own.effects, stays.stores = False, set()
         return made if self.independent(own, [stays, *others]) else None
 

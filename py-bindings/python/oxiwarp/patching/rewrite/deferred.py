@@ -249,8 +249,9 @@ def original(module: Any, x: Any, wide: bool = False) -> Any:
 
 
 def rejected(x: Any, cpu_kernels: bool) -> str | None:
-    """Return the reason why no kernel rotates `x`, or None. Unlike other operators, `rope` accepts permuted
-    tensors."""
+    """Return the reason why no kernel rotates `x`, or None if there is one. The operator `rope` accepts
+    tensors with permuted dimensions, unlike other operators.
+    """
     if isinstance(x, Deferred):
         return None
     return unusable(x, cpu_kernels, permuted=True)

@@ -103,10 +103,10 @@ def undecorated(function: FunctionType) -> FunctionType:
 
 
 def decorated(function: FunctionType, new: FunctionType) -> FunctionType:
-    """Return a copy of the decorated function `function`, in which the decorators call `new` instead of the
-    original undecorated function.
+    """Return a copy of the decorated function `function`. In the copy, the decorators call `new` instead of
+    the undecorated function.
 
-    Each decorator must have returned a wrapper with the decorated function in its closure. Otherwise raise
+    The wrapper that a decorator returned must have the decorated function in its closure. Otherwise raise
     `Unreadable`.
     """
     inner: Any = getattr(function, "__wrapped__", None)

@@ -103,11 +103,12 @@ class Chain:
         return all(id(argument) in operands or is_cheap(argument) for argument in arguments)
 
     def evaluates_once(self) -> bool:
-        """Return whether the original expression can still run after its operands were computed, without repeating
-        their side effects.
+        """Return whether the original expression can run after its operands were computed, without running
+        the side effects of an operand twice.
 
-        An operand may be one step inside a called function. The original expression then calls this function again with
-        its original arguments, so these arguments must have no side effects.
+        The original expression runs if no kernel supports the operands. An operand may be an intermediate
+        value inside a called function. The original expression then calls this function again and evaluates
+        its arguments again, so these arguments must have no side effects.
         """
         own = Own(self)
         own.visit(self.node)

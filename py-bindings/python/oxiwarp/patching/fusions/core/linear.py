@@ -80,7 +80,9 @@ class LaterLinear:
         return self.fused(apart, out, epilogue=self.key[0].kind)
 
     def added(self, residual: Tensor, gate: Tensor, separate: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return `residual + gate * product`. The function `separate` computes it from the product."""
+        """Return `residual + gate * product`. If one kernel cannot compute it, the function `separate`
+        computes it from the product.
+        """
         like = type(residual) in PLAIN and residual.shape == self.shape and residual.dtype == self.dtype
         if like and type(gate) in PLAIN and gate.dtype in (self.dtype, torch.float32):
             return self.fused(lambda: separate(self.now()), None, residual=residual, gate=gate)
