@@ -13,7 +13,7 @@ subnormal arguments of `rcp`, `rsqrt` and `lg2` without `.ftz`. With `--dump <fo
 for the 2^23 mantissas in this folder. `--from` reads these files:
 
 - `ex2.xz`, `rcp.xz`, `rsqrt0.xz`, `rsqrt1.xz`: int8, the result minus the correctly rounded result, in ulp.
-  `rsqrt0` has the arguments from 1 to 2, and `rsqrt1` those from 2 to 4.
+  The arguments are from 1 to 2 in `rsqrt0`, and from 2 to 4 in `rsqrt1`.
 - `lg2.xz`: float32, the results of `lg2.approx.f32` from 1 to 2.
 """
 

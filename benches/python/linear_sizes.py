@@ -1,5 +1,6 @@
-"""The matrix products that `linear_tables.py` measures: sizes of published models, sizes given on the command line,
-and sizes that a patched model asks for."""
+"""The matrix products that `linear_tables.py` measures. Their sizes come from published models, from the
+command line, and from a patched model, which looks up its sizes in the tables.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -45,8 +46,8 @@ SIZES = (
 
 
 def with_rows(sizes: Iterable[Size]) -> list[Size]:
-    """Return each size that has an epilogue, with several numbers of rows: those of the models, and those in `ROWS`
-    that are not larger.
+    """Return each size that has an epilogue, with several numbers of rows. These are the numbers of rows in
+    `sizes`, and all smaller numbers in `ROWS`.
     """
     largest: dict[tuple[int, int, str | None], int] = {}
     for size in sizes:

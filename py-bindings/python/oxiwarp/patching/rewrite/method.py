@@ -37,7 +37,7 @@ def tree_of(function: FunctionType) -> ast.FunctionDef:
     if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
         raise Unreadable("its source does not start with its definition")
     # The source file may be newer than the loaded module. Therefore compare the line number and the parameter
-    # names in the file with those of the loaded code.
+    # names in the file with the loaded code.
     code = function.__code__
     if (
         code.co_varnames[: code.co_argcount] != tuple(arg.arg for arg in (*tree.args.posonlyargs, *tree.args.args))

@@ -185,7 +185,9 @@ def branch_and_gate(
     result = dtype_of(target)
     if x.dtype == FLOAT:
         return (y, gate) if gate.dtype == FLOAT and result in (None, FLOAT) else DTYPES
-    if inner:  # The original code rounds the product and then the sum, as code without casts does.
+    if inner:
+        # The original code casts the product to 16 bits before the sum. It therefore rounds both, like code
+        # without casts.
         return (y, gate) if gate.dtype == x.dtype == result and not wide_x else DTYPES
     if gate.dtype == FLOAT:  # The product and the sum are computed in float32.
         return (y, gate) if result == x.dtype else DTYPES

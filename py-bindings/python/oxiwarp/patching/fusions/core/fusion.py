@@ -92,8 +92,8 @@ class Fusion:
         """Return a text that says how much the results of the new method may differ from the original
         results. An example is "bit-exact".
 
-        `mode` is "exact" or "fast". In mode "fast", the text is "one rounding", unless `exactness` maps each
-        mode to a text.
+        `mode` is "exact" or "fast". If `exactness` is a dict, it has a text for each mode. If `exactness` is
+        a text, this is the text for mode "exact", and the text for mode "fast" is "one rounding".
         """
         if isinstance(self.exactness, str):
             return self.exactness if mode == "exact" else "one rounding"

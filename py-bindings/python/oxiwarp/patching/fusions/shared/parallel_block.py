@@ -134,8 +134,8 @@ def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
     """Compute `project(torch.cat([attended, inner], -1))` without the concatenation.
 
     The weight of `project` has columns for `attended` and columns for `inner`. First, `attended` is
-    multiplied by its columns, the bias is added, and the sum is rounded. Then the product of `inner` and its
-    columns is added.
+    multiplied by the first columns, the bias is added, and the sum is rounded. Then `inner` is multiplied by
+    the other columns, and this product is added.
     """
     weight, first = project.weight.t(), attended.shape[-1]
     y = torch.addmm(project.bias, attended.reshape(-1, first), weight[:first])
