@@ -103,8 +103,8 @@ def fit(name: str, bits: Array) -> list[tuple[int, int, int]]:
         base = y[0]
         columns = np.stack([np.ones(len(x)), x / (1 << 17), q / (1 << 15)], 1)
         slopes = np.linalg.lstsq(columns, y - base + 0.5, rcond=None)[0]
-        # In units of 2^-16 ulp, the GPU's `c2` is always even, and for `ex2` also `c1`. Other values need not
-        # be tried.
+        # In units of 2^-16 ulp, the GPU's `c2` is always even. For `ex2`, `c1` is always even too. Other
+        # values need not be tried.
         c1 = round(slopes[1] / 4) * 2 if name == "ex2" else round(slopes[1] / 2)
         c2 = round(slopes[2]) * 2
         rest = (y << 16) - c1 * x - c2 * q

@@ -583,8 +583,8 @@ COPIES, MERGE = 53.0, 73.0
 
 
 def predicted(alone: float, how: str) -> float:
-    """Return the predicted milliseconds of a FLUX.1 step on two GPUs, from the milliseconds `alone` on one
-    GPU.
+    """Return the predicted milliseconds of a FLUX.1 step on two GPUs, from `alone`, the measured
+    milliseconds on one GPU.
 
     The prediction counts the collectives of each block of the model. Under tensor parallelism, a single-stream block
     has one all-reduce. A double-stream block has four, which together reduce twice as many bytes. Under Ulysses, a

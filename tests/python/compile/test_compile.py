@@ -152,10 +152,8 @@ SAME = {  # calls that pass one tensor as several arguments
 
 @pytest.mark.parametrize("name", SAME)
 def test_one_tensor_in_several_places(name, device):
-    """If a call passes one tensor as several arguments, the compiled call has the gradients of the eager
-    call.
-
-    The gradient of such a tensor is the sum of the gradients for all arguments that it is passed as.
+    """A call may pass one tensor as several arguments. The gradient of this tensor is then the sum of the
+    gradients of these arguments. A compiled call gives the same gradients as an eager call.
     """
     x, w = random((2, 4, 3, 16), torch.float32, device), random((16,), torch.float32, device, 1)
 

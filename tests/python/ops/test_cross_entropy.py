@@ -271,7 +271,7 @@ def test_softcap(rows, cols, dtype, softcap, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("single", [False, True], ids=["same", "float32"])
 def test_class_weights(single, dtype, device):
-    """Loss and gradient with a weight of each class match torch in float64."""
+    """If each class has a weight, loss and gradient match torch in float64."""
     rows, cols = 20, 33
     logits, dloss = random((rows, cols), dtype, device, scale=2.0), torch.tensor(1.75, device=device)
     weight = random((cols,), torch.float32 if single else dtype, device, 1).abs()

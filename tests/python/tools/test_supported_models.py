@@ -213,7 +213,8 @@ def test_sample(library):
         for dtype in made.DTYPES:
             assert chains(made, again, name, dtype) == chains(made, data, name, dtype), f"seed {seed}: {name}"
             one, other = again["models"][name], data["models"][name]
-            # torch runs a few operators more or less on some machines, with and without `patch`.
+            # The number of operators that torch runs depends a little on the machine, but equally with and
+            # without `patch`. Therefore compare only the difference.
             before, after = (stock - patched for stock, patched in (m[dtype]["operators"] for m in (other, one)))
             assert before == after, f"seed {seed}: {name}"
             assert one[dtype]["restored"] == other[dtype]["restored"], f"seed {seed}: {name}"

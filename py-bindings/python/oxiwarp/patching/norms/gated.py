@@ -71,8 +71,8 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any, gate: Any) -> Tensor | No
 
 
 def are_rows(x: Tensor, gate: Tensor) -> bool:
-    """Return whether the kernel can read `x` and `gate`. All dimensions except the last must merge into at most two,
-    and these two must consist of the same dimensions in both tensors.
+    """Return whether the kernel can read `x` and `gate`. All dimensions except the last must merge into at
+    most two, in the same way for both tensors.
 
     The strides of `x` must be in descending order. Otherwise, the kernel's result would have other strides
     than torch's result.

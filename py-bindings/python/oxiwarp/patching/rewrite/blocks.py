@@ -50,11 +50,11 @@ class Block:
             self.reads[at].include(read)
 
     def defined(self, name: str, at: int) -> int | None:
-        """Return the index of the statement that assigns the value of `name` which the statement with index `at` reads.
-        Return None if there is none.
+        """The statement with index `at` reads the variable `name`. Return the index of the statement that
+        assigned this value.
 
-        This is the last statement before `at` that assigns `name`. Also return None if it does not have the form `name
-        = value`.
+        This is the last statement before `at` that assigns `name`. Return None if there is none, or if it
+        does not have the form `name = value`.
         """
         for index in range(at - 1, -1, -1):
             if name in self.reads[index].stores:

@@ -234,7 +234,9 @@ def may_compare(x: Tensor) -> bool:
 
 
 def is_distributed() -> bool:
-    """Return whether this process is one of several ranks, also if it has not joined its process group yet."""
+    """Return whether this process is one of several ranks. This is also True before the process joins its
+    process group.
+    """
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         return True
     group = torch.distributed

@@ -93,11 +93,11 @@ def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) 
 
     The module must have no hooks, and its parameters must be plain tensors on `device`. If `kind` (class and
     parameter names) is given, the module must have this class and these parameters. An adapter or a quantised
-    module has another class or other parameters, so the result is False. Pass no `kind` only for a norm: its
-    `weight` and `bias` are then checked.
+    module has another class or other parameters, so the result is False. If `kind` is None, the module must
+    be a norm, and its `weight` and `bias` are checked.
 
-    After `patch`, the user may replace the module by another module with the same class and parameter names, because
-    the fused method reads the weights at each call. The caller must check for global hooks.
+    After `patch`, the user may replace the module by another module with the same class and parameter names,
+    because the fused method reads the weights at each call. The caller must check for global hooks.
     """
     parameters, known = module._parameters, NORM
     if kind is not None:

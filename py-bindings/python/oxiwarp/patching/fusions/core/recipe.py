@@ -66,9 +66,9 @@ class FusedRecipe:
     def methods(self, base: Any) -> dict[str, Any]:
         """Return the attributes of the subclass of `base` that becomes the class of the patched object.
 
-        The attributes are the fused method, the fingerprint (source hash) of the original method, the name of the
-        Python module that defines the class of the fusion, and the `Site`. The `Site` counts how often the kernels and
-        the original method ran.
+        The attributes are the fused method, the fingerprint (source hash) of the original method, the name of
+        a Python module, and the `Site`. The Python module defines the class that the fusion lists: `base` or
+        one of its base classes. The `Site` counts how often the kernels and the original method ran.
         """
         fusion, found = FUSIONS[self.fusion], find(base)
         site = Site(fusion.ops)
