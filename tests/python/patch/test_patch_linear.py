@@ -26,8 +26,8 @@ ROWS, K, N = 6, 16, 48
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """Clear the results of earlier comparisons, and make this process count as one that is no rank of a distributed
-    job.
+    """Clear the results of earlier comparisons. Make oxiwarp treat this process as a process outside of a
+    distributed job.
     """
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     forget()

@@ -295,7 +295,7 @@ def test_apply_rotary(module, monkeypatch, device, how, dtype, leading):
 
 @pytest.mark.parametrize("how", ["halves", "interleaved", "copies"])
 def test_gradient_of_apply_rotary(module, device, how):
-    """The inputs of `apply_rotary` have gradients, also if they are views of one tensor."""
+    """The inputs of `apply_rotary` have gradients, even if they are views of one tensor."""
     x, dy = (random((2, 6, 4, 16), torch.float32, device, seed) for seed in (1, 2))
     angles = random((6, 1, 8), torch.float32, device, seed=3)
 

@@ -297,8 +297,8 @@ def names_of(operands: tuple[str, ...]) -> list[str]:
 
 
 def fingerprint(args: tuple[Any, ...] | list[Any]) -> tuple[Any, ...]:
-    """Return a key for the arguments of a call: shape and dtype of each tensor, type and value of each
-    constant.
+    """Return a fingerprint of the arguments of a call, to use as a cache key. It has the shape and dtype of
+    each tensor, and the type and value of each constant.
 
     Arguments with equal fingerprints have equal signatures (`signature_of_call`). A fingerprint takes less
     time to compute than a signature.
