@@ -13,7 +13,7 @@ subnormal arguments of `rcp`, `rsqrt` and `lg2` without `.ftz`. With `--dump <fo
 for the 2^23 mantissas in this folder. `--from` reads these files:
 
 - `ex2.xz`, `rcp.xz`, `rsqrt0.xz`, `rsqrt1.xz`: int8, the result minus the correctly rounded result, in ulp.
-  `rsqrt0` has the arguments from 1 to 2, and `rsqrt1` those from 2 to 4.
+  The arguments are from 1 to 2 in `rsqrt0`, and from 2 to 4 in `rsqrt1`.
 - `lg2.xz`: float32, the results of `lg2.approx.f32` from 1 to 2.
 """
 
@@ -60,17 +60,22 @@ def rounded(name: str) -> Array:
 def square(offset: Array) -> Array:
     """Return the square of a 17-bit number as the GPU computes it, in units of 2^19.
 
-    Multiplied out, the square is a sum of products of two bits of `offset`. The product of bits i and j occurs twice,
-    so it contributes 2^(i + j + 1). The GPU omits the terms below 2^19, but computes the square of the upper 8 bits
-    except for its lowest bit. The sum in the code contains the products of bits 2 to 8 with bits for which the product
-    is at least 2^19.
+    The square is a sum over pairs of bits i and j of `offset`. If i and j differ, the product of the two bits
+    occurs twice, so its weight is 2^(i + j + 1). The GPU adds only two kinds of terms:
+
+    - the square of the upper 8 bits (9 to 16), without the lowest bit of this square,
+    - the product of one of the bits 2 to 8 and one of the upper bits, if its weight is at least 2^19.
     """
     upper = offset >> 9
     return (upper * upper >> 1) + sum((offset >> i & 1) * (offset >> 18 - i) for i in range(2, 9))
 
 
 def positions(name: str) -> tuple[Array, Array, Array]:
-    """Return, for all mantissas, the segment, the offset in the segment (17 bits) and its square."""
+    """Return three arrays with one element per mantissa: its segment, its offset in the segment (17 bits), and
+    the square of the offset.
+
+    The function is approximated by one quadratic polynomial per segment of the mantissas.
+    """
     length = MANTISSAS // SEGMENTS[name]
     at = np.arange(MANTISSAS)
     offset = at % length * ((1 << 17) // length)
@@ -98,8 +103,8 @@ def fit(name: str, bits: Array) -> list[tuple[int, int, int]]:
         base = y[0]
         columns = np.stack([np.ones(len(x)), x / (1 << 17), q / (1 << 15)], 1)
         slopes = np.linalg.lstsq(columns, y - base + 0.5, rcond=None)[0]
-        # In units of 2^-16 ulp, the GPU's `c2` is always even, and for `ex2` also `c1`. Other values need not
-        # be tried.
+        # In units of 2^-16 ulp, the GPU's `c2` is always even. For `ex2`, `c1` is always even too. Other
+        # values need not be tried.
         c1 = round(slopes[1] / 4) * 2 if name == "ex2" else round(slopes[1] / 2)
         c2 = round(slopes[2]) * 2
         rest = (y << 16) - c1 * x - c2 * q

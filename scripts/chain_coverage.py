@@ -274,8 +274,8 @@ def sums_in(tree: ast.AST, names: set[str], indent: int) -> Iterator[Place]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     ]
-    # If the code has `a = b`, the sum in `a` may have been assigned to `b`. Therefore also look for sums that
-    # are assigned to `b`.
+    # If the code has `b = later_sum(...)` and then `a = b`, the sum of `a` was assigned to `b`. Therefore
+    # also look for sums that are assigned to `b`.
     names = names | {value.id for name, value in assigned if name in names and isinstance(value, ast.Name)}
     for name, value in assigned:
         called = value.func if isinstance(value, ast.Call) and name in names else None

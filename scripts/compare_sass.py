@@ -1,9 +1,10 @@
 """Compare the machine code of two folders of PTX: `python scripts/compare_sass.py <before> <after>`.
 
-Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. If the texts of a file differ between
-the folders, ptxas assembles both. For each kernel entry, the script compares the SASS (instructions,
-encodings, number of registers) and the constant data of the file. It ignores the names of Rust symbols,
-because they contain the paths of Rust modules. An entry with the same code and a different name is "renamed".
+Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. If the PTX text of a file differs
+between the folders, ptxas assembles both versions. For each kernel entry, the script compares the SASS
+(instructions, encodings, number of registers) and the constant data of the file. It ignores the names of Rust
+symbols, because they contain the paths of Rust modules. An entry with the same code and a different name is
+"renamed".
 
 The script prints a line for each entry that changed, was added, removed or renamed. Then it prints a summary
 for each architecture. The exit code is 1 if an entry changed, was added or was removed. The script needs

@@ -359,8 +359,9 @@ def attention(*rivals: str, gpu: str = "nvidia-h200") -> Iterator[str]:
 
 
 def kernels() -> Iterator[str]:
-    """Yield one table per operator. Each row shows a shape: time, bandwidth relative to a copy kernel, and
-    speedup over each baseline."""
+    """Yield one table per operator, with one row per shape. A row has the time, the bandwidth relative to a
+    copy kernel, and the speedup over each baseline.
+    """
     cases: dict[str, dict[tuple[str, str, str], dict[str, dict[str, str]]]] = {}
     for row in rows("results.csv"):
         key = row["chain"], row["model"], row["shape"]
@@ -431,8 +432,8 @@ def product_cases() -> dict[tuple[str, str], dict[str, dict[str, str]]]:
 
 
 def size_of_product(shape: str) -> str:
-    """Return "M x K x N" for the shape of a product: batch, tokens, K and N, where a batch of 1 may be missing. M is
-    batch times tokens.
+    """Return "M x K x N" for a matrix product. `shape` has the sizes batch, tokens, K and N. If the batch is
+    1, it may be missing. M is batch times tokens.
     """
     *batch, tokens, depth, columns = map(int, shape.split("×"))
     return f"{tokens * (batch[0] if batch else 1)} x {depth} x {columns}"

@@ -34,9 +34,9 @@ def capabilities() -> list[int]:
 
 
 def selection(capabilities: list[int]) -> str:
-    """Return the names of the PTX that GPUs with these compute capabilities load.
+    """Return the names of the PTX versions that oxiwarp loads on GPUs with these compute capabilities.
 
-    For each GPU, the result contains the newest PTX of `ARCHS` that the GPU can run, and the PTX that `NATIVE` lists
+    For each GPU, these are the newest PTX of `ARCHS` that the GPU can run, and the PTX that `NATIVE` lists
     for its compute capability.
 
     >>> selection([90, 89])

@@ -331,8 +331,9 @@ def is_one_plus(node: ast.expr) -> bool:
 
 @functools.cache
 def functions_of(path: str, file: str) -> dict[int, Function]:
-    """Return the functions of the Python file at `path`, by their first line. Results show the name `file`
-    for this file."""
+    """Map the line number of each function in the Python file at `path` to the function. The functions get
+    `file` as the name of their file, for the output.
+    """
     found: dict[int, Function] = {}
 
     def visit(node: ast.AST, owner: str) -> None:

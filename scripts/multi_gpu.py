@@ -83,8 +83,9 @@ class Row:
 
 
 def case(ranks: Ranks, name: str, check: Callable[..., Row], *arguments: Any) -> Row:
-    """Run a check in the process of each rank. Return the row of rank 0, to which the failures of all ranks
-    are added."""
+    """Run a check in the process of each rank. Return a table row with the figures of rank 0 and the failures
+    of all ranks.
+    """
     try:
         rows = ranks.run(check, *arguments)
         return Row(name, rows[0].figures, "".join(row.failure for row in rows))
@@ -147,7 +148,8 @@ def on_both() -> list[dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]]:
 
 @torch.no_grad()
 def streams() -> dict[str, float]:
-    """Enqueue calls alternately on both GPUs, on three streams of each GPU.
+    """Check the results of calls that run on both GPUs at the same time. The calls are enqueued on three
+    streams of each GPU.
 
     During half of the calls, torch's current device is the GPU of the call's tensors. During the other half,
     it is the other GPU.
@@ -494,8 +496,8 @@ def sharded(place: Place, path: str) -> Row:
             expected, found = gradients(alone, ids), gradients(model, ids)
             row.figures[f"{state}: equal values"] = equal_share(both, one)
             row.figures[f"{state}: gradients differ by"] = max(off(found[name], expected[name]) for name in expected)
-            # On the CPU, safetensors may load a weight at an unaligned address. For this address, torch uses
-            # another kernel, whose results may have other bits.
+            # On the CPU, safetensors may load a weight at an unaligned address. torch then uses another
+            # kernel for this weight, whose results may have other bits.
             near = torch.equal(both, one) if place.device.type == "cuda" else torch.allclose(both, one, atol=1e-6)
             row.require(near, f"{state}: the bits are not those of one GPU")
     row.figures |= {"replaced modules": report.replaced, "kernels": sum(kernels.values())}
@@ -573,15 +575,16 @@ def context_parallel_of_torch(place: Place, path: str, rotation: str) -> Row:
 # FLUX.1
 
 DOUBLE, SINGLE = 4, 8
-SENT = 4608 * 3072 * 2.0  # Bytes of the activations of 4608 tokens.
-# Additional time per block in µs: for the copies in diffusers' Ulysses, and for merging the partial results
-# in diffusers' ring attention.
+# Bytes of the activations of all 4608 tokens, with 3072 columns in bfloat16.
+SENT = 4608 * 3072 * 2.0
+# Additional time per block in µs. `COPIES` is the time of the copies in diffusers' Ulysses attention. `MERGE`
+# is the time for merging the partial results in diffusers' ring attention.
 COPIES, MERGE = 53.0, 73.0
 
 
 def predicted(alone: float, how: str) -> float:
-    """Return the predicted milliseconds of a FLUX.1 step on two GPUs, from the milliseconds `alone` on one
-    GPU.
+    """Return the predicted milliseconds of a FLUX.1 step on two GPUs, from `alone`, the measured
+    milliseconds on one GPU.
 
     The prediction counts the collectives of each block of the model. Under tensor parallelism, a single-stream block
     has one all-reduce. A double-stream block has four, which together reduce twice as many bytes. Under Ulysses, a

@@ -31,8 +31,8 @@ USAGE = re.compile(
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """Limits of an SM. `needed` is how many bytes must be in flight (requested, not yet loaded), so that the SM uses
-    its share of the memory bandwidth.
+    """Limits of an SM. To reach the full memory bandwidth, each SM must have at least `needed` bytes in
+    flight, which means that the loads were issued but have not completed.
     """
 
     gpu: str

@@ -224,7 +224,7 @@ class Crate:
 
 
 def common_length(path: str, other: str) -> int:
-    """Return the number of folders at the start of two paths that are the same in both."""
+    """Return the number of leading folders that two paths have in common."""
     pairs = list(zip(Path(path).parent.parts, Path(other).parent.parts, strict=False))
     return next((at for at, (a, b) in enumerate(pairs) if a != b), len(pairs))
 

@@ -67,8 +67,10 @@ def function(path: str, name: str) -> Iterator[str]:
 
 
 def template(name: str) -> dict[str, Part]:
-    """Return functions that yield the source of a template, by mark: its kernel, its host function, and the
-    function `check` of its test."""
+    """Map the names of code blocks to functions that yield the source of these blocks.
+
+    A template has three blocks: its kernel, its host function, and the function `check` of its test.
+    """
     return {
         name: partial(source, f"{TEMPLATES}/kernels/src/{name}.rs"),
         f"{name}, host": partial(source, f"{TEMPLATES}/src/{name}.rs"),

@@ -175,10 +175,8 @@ def load() -> dict[str, Any]:
 
 
 def outcomes_of(data: dict[str, Any], name: str, dtype: str) -> dict[int, list[str]]:
-    """Return three texts for each chain (sequence of operations) of a model: its state, how `patch` computes
-    it, and the reason if no kernel ran.
-
-    The keys are the indices of the chains.
+    """Map the index of each chain (sequence of operations) of a model to three texts. These are the state of
+    the chain, how `patch` computes it, and the reason if no kernel ran.
     """
     groups = data["models"][name][dtype]["chains"]
     found = {}

@@ -60,7 +60,9 @@ def pack(source: str, target: str) -> None:
 
 
 def inputs(name: str, kind: str, shape: tuple[int, int], random: torch.Generator) -> torch.Tensor:
-    """Return float32 values of the sort `name` for an operand of the type `kind`. They are not rounded."""
+    """Return float32 values for an operand of the type `kind`. `name` selects their distribution. They are
+    not rounded to the type.
+    """
     normal = torch.randn(shape, generator=random)
     largest = torch.finfo(TYPES[kind][0]).max
     smallest = torch.finfo(TYPES[kind][0]).smallest_normal

@@ -1,9 +1,9 @@
 """Finds the sizes for which `oxiwarp.attention` is faster than torch's attention.
 
-The times come from attention_table.py. A size consists of two numbers: queries per head, and queries over all batches
-and heads. A region is a set of sizes, given by a few minimal sizes. A size belongs to the region if both of its numbers
-are at least as large as those of one of the minimal sizes. oxiwarp is faster at each measured size in a region. Sizes
-outside of all regions at which oxiwarp is faster are listed one by one.
+The times come from attention_table.py. A size consists of two numbers: queries per head, and queries over all
+batches and heads. A region is a set of sizes, given by a few minimal sizes. A size belongs to the region if,
+for one of the minimal sizes, both of its numbers are at least as large. oxiwarp is faster at each measured
+size in a region. If oxiwarp is faster at a size outside of all regions, this size is listed separately.
 """
 
 from collections.abc import Iterable
@@ -22,16 +22,16 @@ Faster = dict[Kind, tuple[dict[int, Region], Alone]]
 
 
 def faster(ratios: Ratios) -> Faster:
-    """Return a pair for each kind of attention (head dimension, and whether keys are padded): the regions,
-    and the sizes outside of all regions at which oxiwarp is faster.
+    """Return two values for each kind of attention (head dimension, and whether keys are padded). The first
+    value has the regions. The second value has the sizes outside of all regions at which oxiwarp is faster.
 
-    A size consists of queries per head, and queries over all batches and heads. A region is a set of sizes, without an
-    upper limit, at which oxiwarp is faster than torch. The regions are in a dict. Each region applies from a minimum
-    number of attention keys on, which is its key in the dict. Between two measured numbers of keys, a region contains
-    only sizes at which oxiwarp is faster for both numbers.
+    A size consists of queries per head, and queries over all batches and heads. A region is a set of sizes,
+    without an upper limit, at which oxiwarp is faster than torch. The regions are in a dict. Each region
+    applies from a minimum number of attention keys on, which is its key in the dict. Between two measured
+    numbers of keys, a region contains only sizes at which oxiwarp is faster for both numbers.
 
-    The ratio of the times of oxiwarp and torch is not monotonic in the size, because some sizes leave SMs idle in the
-    last wave of tiles.
+    The ratio of the times of oxiwarp and torch is not monotonic in the size, because some sizes leave SMs
+    idle in the last wave of tiles.
     """
     return {
         kind: (regions := by_least_keys(by_keys), alone(by_keys, regions)) for kind, by_keys in sorted(ratios.items())

@@ -105,7 +105,7 @@ def points_of(form: Form, device: torch.device) -> Iterator[Point]:
     source, ours = Source(device), form.call(form.modes[0])
     room, per_token = ROOM * torch.cuda.get_device_properties(device).total_memory, 0.0
     for tokens in tokens_of(form, shape):
-        # The results count twice, because those of an eager call and those of the CUDA graph exist at the
+        # Count the results twice: the results of an eager call and the results of the CUDA graph exist at the
         # same time.
         if 2 * per_token * tokens > room:
             return

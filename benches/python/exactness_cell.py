@@ -10,10 +10,10 @@ def cell(equal: float, ulps: int, claim: str) -> str:
     """Format the fraction of elements with equal bits, and the largest difference in units in the last place
     (ulp).
 
-    The fraction is never rounded up to 100 %. If `claim` is "bit-exact" and the bits differ, the cell contains FAIL. If
-    `claim` is "one rounding", the cell contains no difference in ulp, because it would be misleading: such an op is
-    more accurate than eager mode. If a result is the difference of two large numbers, the eager result can therefore be
-    many ulp away from the op's correct result.
+    The fraction is never rounded up to 100 %. If `claim` is "bit-exact" and the bits differ, the cell
+    contains FAIL. If `claim` is "one rounding", the cell contains no difference in ulp, because such an op is
+    more accurate than eager mode. The difference would be misleading: if a result is the difference of two
+    large numbers, an eager result can be wrong by many ulp.
     """
     if equal == 1 and ulps == 0:
         return "100 %"

@@ -34,8 +34,8 @@ def adopt(folder: Path) -> None:
 
 
 def add_bits(table: dict[str, dict[str, list[int]]], rows: Iterable[dict[str, str]]) -> None:
-    """Update the table of equal bits of an environment: add the sizes at which all bits were equal, and remove those at
-    which some bits differed.
+    """Update the table of sizes with equal bits, for one environment. Add the sizes at which all bits were
+    equal, and remove the sizes at which some bits differed.
     """
     for row in rows:
         sizes = table.setdefault(row["dtype"] + ", bias" * (row["bias"] == "True"), {})

@@ -1,5 +1,6 @@
-"""The matrix products that `linear_tables.py` measures: sizes of published models, sizes given on the command line,
-and sizes that a patched model asks for."""
+"""The matrix products that `linear_tables.py` measures. Their sizes come from published models, from the
+command line, and from a patched model, which looks up its sizes in the tables.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -24,29 +25,37 @@ class Size(NamedTuple):
 
 
 SIZES = (
-    *(Size(4608, 3072, n) for n in (9216, 21504)),  # FLUX.1, 1024 x 1024: qkv, single in
-    *(Size(m, 3072, 3072, GATED_RESIDUAL) for m in (4096, 4608)),  # out
-    *(Size(m, 3072, 12288, "gelu_tanh") for m in (512, 4096, 4608)),  # ff1 of text, of the image, single in
-    *(Size(m, 12288, 3072, GATED_RESIDUAL) for m in (512, 4096)),  # ff2
-    Size(4608, 15360, 3072, GATED_RESIDUAL),  # single out
-    *(Size(m, 2048, 6144) for m in (5376, 16128)),  # LTX-Video, 49 and 161 frames: qkv
+    # FLUX.1, 1024 x 1024, 512 text tokens and 4096 image tokens.
+    # Query, key and value; with the input of the feed-forward in a single-stream block.
+    *(Size(4608, 3072, n) for n in (9216, 21504)),
+    # The output of an attention.
+    *(Size(m, 3072, 3072, GATED_RESIDUAL) for m in (4096, 4608)),
+    # The first linear of a feed-forward: text, image, single-stream block.
+    *(Size(m, 3072, 12288, "gelu_tanh") for m in (512, 4096, 4608)),
+    # The second linear of a feed-forward: text, image.
+    *(Size(m, 12288, 3072, GATED_RESIDUAL) for m in (512, 4096)),
+    # The output of a single-stream block, from the results of attention and feed-forward.
+    Size(4608, 15360, 3072, GATED_RESIDUAL),
+    # LTX-Video, 49 and 161 frames: query, key and value, then the two linears of a feed-forward.
+    *(Size(m, 2048, 6144) for m in (5376, 16128)),
     *(Size(m, 2048, 8192, "gelu_tanh") for m in (5376, 16128)),
     *(Size(m, 8192, 2048, GATED_RESIDUAL) for m in (5376, 16128)),
+    # The two linears of a feed-forward.
     Size(32760, 1536, 8960, "gelu_tanh"),  # Wan 2.1 1.3B, 480p, 81 frames
     Size(32760, 8960, 1536, GATED_RESIDUAL),
     Size(32760, 5120, 13824, "gelu_tanh"),  # Wan 2.1 14B
     Size(32760, 13824, 5120, GATED_RESIDUAL),
     Size(8192, 640, 5120, "geglu"),  # SDXL UNet, 1024 x 1024, batch 2
     Size(2048, 1280, 10240, "geglu"),
-    Size(8192, 4096, 28672, "swiglu"),  # Llama 8B, gate and up
-    Size(8192, 14336, 4096),  # down
+    Size(8192, 4096, 28672, "swiglu"),  # Llama 8B, the projections `gate_proj` and `up_proj` together
+    Size(8192, 14336, 4096),  # Llama 8B, the projection `down_proj`
     Size(8192, 8192, 8192),
 )
 
 
 def with_rows(sizes: Iterable[Size]) -> list[Size]:
-    """Return each size that has an epilogue, with several numbers of rows: those of the models, and those in `ROWS`
-    that are not larger.
+    """Return each size that has an epilogue, with several numbers of rows. These are the numbers of rows in
+    `sizes`, and all smaller numbers in `ROWS`.
     """
     largest: dict[tuple[int, int, str | None], int] = {}
     for size in sizes:

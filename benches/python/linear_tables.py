@@ -5,12 +5,14 @@ that `oxiwarp.patch` reads.
         measures; writes linear_bits.csv, linear_speed.csv and linear_tables.json
     python benches/python/linear_tables.py --from FOLDER    adds these results to the package's tables
 
-Without `--size` and `--model`, the sizes are those of published models. The bits of `oxiwarp.linear` are compared with
-those of `F.linear` for several random inputs, in bfloat16 and float16, with and without a bias, for an input with two
-and with three dimensions. A size is equal only if every bit of every result is equal. The time of `oxiwarp.linear`
-with an epilogue is compared with that of `F.linear` and a separate oxiwarp kernel and, for a GELU with tanh, with that
-of a cuBLASLt product with this GELU. The exit code is 1 if a result with an epilogue has other bits than the separate
-kernels of oxiwarp.
+Without `--size` and `--model`, the sizes come from published models.
+
+The bits of `oxiwarp.linear` and `F.linear` are compared for several random inputs: in bfloat16 and float16, with and
+without a bias, with two and with three dimensions. A size counts as equal only if all bits of all results are equal.
+
+The time of `oxiwarp.linear` with an epilogue is compared with the time of two kernels: `F.linear` and a separate
+oxiwarp kernel. For a GELU with tanh, the time of a cuBLASLt product with this GELU is measured too. The exit code is 1
+if `oxiwarp.linear` with an epilogue gives other bits than the separate kernels of oxiwarp.
 """
 
 import argparse

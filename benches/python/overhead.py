@@ -88,8 +88,11 @@ def import_seconds(runs: int) -> float:
 
 
 def first_call_seconds(op: str, runs: int) -> tuple[float, float]:
-    """Return two values: the longest time in seconds of the first call of `op` with an empty driver cache,
-    and with a filled driver cache."""
+    """Return two times in seconds: of the first call of `op` with an empty driver cache, and with a filled
+    driver cache.
+
+    Each time is the longest of `runs` runs.
+    """
     cold: list[float] = []
     warm: list[float] = []
     for _ in range(runs):

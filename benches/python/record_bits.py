@@ -66,8 +66,10 @@ class PortableSource(Source):
 
 
 def attention_form(columns: int, causal: bool) -> Form:
-    """Return a call of attention with `columns` columns per head. The lengths of the sequences are no multiples
-    of a tile's rows.
+    """Return a call of attention with `columns` columns per head.
+
+    No sequence length is a multiple of the number of rows of a tile, so that the record also covers
+    incomplete tiles.
     """
 
     def inputs(source: Source, shape: Shape) -> Inputs:
@@ -147,9 +149,10 @@ def recorded(only: list[str] | None, device: torch.device) -> Record:
 
 @contextlib.contextmanager
 def erf_of(facts: Mapping[str, Any]) -> Iterator[None]:
-    """Make oxiwarp's GELU use the `erf` of the torch that made a record.
+    """Make oxiwarp's GELU use the `erf` of the torch version that made a record.
 
-    The bits of torch's `erf` changed with CUDA 13.2. oxiwarp uses the `erf` of the installed torch.
+    The bits of torch's `erf` changed with CUDA 13.2. By default, oxiwarp uses the `erf` of the installed
+    torch.
     """
     version = facts.get("cuda") or torch.version.cuda or "0"
     kind = int(tuple(int(part) for part in version.split(".")[:2]) >= (13, 2))

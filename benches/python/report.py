@@ -121,8 +121,9 @@ def write_goals(results: Results, path: Path) -> None:
 
 
 def write_environment(results: Results, facts: dict[str, Any], path: Path) -> None:
-    """Write environment.json: GPU, versions and command line, the results of the performance goals, and the
-    skipped cases."""
+    """Write environment.json. It contains the GPU, versions and command line, the results of the performance
+    goals, and the skipped cases.
+    """
     met = [{"goal": goal.text, "met": goal.met, "figure": goal.figure} for goal in goals(results)]
     copies = {"median": results.copy, "all": results.copies} if results.copies else None
     absences = {"missing": results.missing, "left_out": results.left_out, "dropped": results.dropped}

@@ -198,8 +198,11 @@ def _worst(
     figure: str,
     left: int,
 ) -> Goal:
-    """Create a performance goal that each case in `rows` must meet. Its figure names the worst case. `left`
-    is the number of skipped cases."""
+    """Create a performance goal: for each case in `rows`, `value` must return at least `least`. The text of
+    the goal's figure names the worst case.
+
+    `left` is the number of cases that were not run.
+    """
     measured = [(found, m.title) for m in rows if (found := value(m)) is not None]
     if not measured:
         return Goal(text, None, NOT_MEASURED)

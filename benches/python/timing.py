@@ -31,7 +31,7 @@ RESULTS = 1 / 24  # The results of a graph take at most this fraction of the GPU
 # A call that takes more than this many µs counts as slow. Its launch is shorter than its kernel, so a graph
 # of few calls is enough.
 SLOW = 200
-LONGEST = 4e3  # A graph of slow calls has so few calls that a replay takes about this many µs.
+LONGEST = 4e3  # If calls are slow, a graph has fewer calls, so that its replay takes about this many µs.
 COPIES = 4  # One measurement of the device copy makes this many copies.
 # The tensor for the device copy has at least this many bytes. It has up to twice as many if the memory is
 # sufficient.
@@ -82,8 +82,9 @@ def rotated(make: Callable[[], Inputs], count: int) -> list[Inputs]:
 
 
 def calls_for(output_bytes: int, sets: int, device: torch.device) -> int:
-    """Return the number of calls in a CUDA graph. It is at least the number of input sets. If there are fewer
-    than `CALLS` input sets, it is up to `CALLS`, limited by the memory for the results."""
+    """Return the number of calls in a CUDA graph: `CALLS`, or fewer if the memory is too small for the
+    results of so many calls. It is never less than the number of input sets.
+    """
     room = int(torch.cuda.get_device_properties(device).total_memory * RESULTS)
     return max(sets, min(CALLS, room // output_bytes))
 

@@ -64,8 +64,8 @@ def cuda() -> torch.device:
 
 @pytest.fixture(autouse=True, scope="session")
 def without_tf32():
-    """Compute convolutions in float32 instead of TF32. TF32 has only 10 fraction bits, so tiny differences between two
-    models would become large ones.
+    """Compute convolutions in float32 instead of TF32. TF32 has only 10 fraction bits, so its rounding could
+    make a tiny difference between two models much larger.
     """
     torch.backends.cudnn.allow_tf32 = False
 

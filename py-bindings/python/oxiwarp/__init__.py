@@ -51,7 +51,5 @@ __all__ += ops.FUNCTIONS
 
 
 def __dir__() -> list[str]:
-    """Return only the public names of the package, so that tab completion does not show the modules that it
-    imports.
-    """
+    """Return only the public names of the package, so that tab completion does not show imported modules."""
     return __all__

@@ -30,8 +30,8 @@ REFUSED = {"s_aux": "no sinks", "cache": "no paged cache"}
 def register() -> None:
     """Register "oxiwarp" as a value of `attn_implementation` in transformers.
 
-    transformers then passes the same masks to oxiwarp's attention as to SDPA. If causal attention without a mask gives
-    the same result, it passes None as the mask.
+    transformers then passes the same masks to oxiwarp's attention as to SDPA. If no mask is needed because
+    causal attention gives the same result, transformers passes None.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask

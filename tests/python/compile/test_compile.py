@@ -41,8 +41,10 @@ def backends():
 
 
 def backends_by_size():
-    """Return (backend, dynamic) of tests with several sizes. Inductor with fixed sizes compiles C++ for each
-    size, which takes seconds, so these cases are `extra`."""
+    """Yield pairs (torch.compile backend, `dynamic`) for tests with several sizes. Without dynamic shapes,
+    Inductor compiles C++ code for each size, which takes seconds. These cases therefore have the mark
+    `extra`.
+    """
     for backend, dynamic in itertools.product(backends(), (False, True)):
         if isinstance(backend, str):
             yield backend, dynamic
@@ -166,10 +168,8 @@ SAME = {  # calls that pass one tensor as several arguments
 
 @pytest.mark.parametrize("name", SAME)
 def test_one_tensor_in_several_places(name, device):
-    """If a call passes one tensor as several arguments, the compiled call has the gradients of the eager
-    call.
-
-    The gradient of such a tensor is the sum of the gradients for all arguments that it is passed as.
+    """A call may pass one tensor as several arguments. The gradient of this tensor is then the sum of the
+    gradients of these arguments. A compiled call gives the same gradients as an eager call.
     """
     x, w = random((2, 4, 3, 16), torch.float32, device), random((16,), torch.float32, device, 1)
 

@@ -20,8 +20,9 @@ FACTOR = 6.0
 # may then exceed the errors of all simulations.
 GRADIENT_FACTOR = 5.0
 SENTINEL = 77.0
-# Results below the smallest normal number may be flushed to 0, as for example the docstring of softmax
-# documents.
+# The absolute error that is always allowed. In float32 and bfloat16, results below the smallest normal number
+# may be flushed to 0, as the docstring of softmax documents. In float16, values near 0 are multiples of
+# 2^-24.
 SMALLEST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-24}
 
 
@@ -163,10 +164,11 @@ class Expected:
         return (FACTOR * self.spread[at] + half + self.floor * SMALLEST[dtype]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare(self, got: Sequence[Tensor], check: str, what: str, factor: float = 1.0) -> float:
-        """Raise `Failed` if the error of a value in `got` is larger than allowed, and if the function `_others` does
-        not accept this value.
+        """Raise `Failed` if the error of a value in `got` is larger than allowed, and if the function
+        `_others` does not accept this value.
 
-        Return the largest ratio of error to allowed error, of all values with an allowed error.
+        Return the largest ratio of error to allowed error. Values whose error is larger than allowed are left
+        out.
         """
         worst = 0.0
         for at, (y, right, chain) in enumerate(zip(got, self.exact, self.chain, strict=True)):

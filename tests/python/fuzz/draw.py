@@ -73,10 +73,11 @@ class Draw:
         return math.ceil(count / 8) * 8 if bound >= 8 and self.maybe(0.35) and count + 7 <= most else count
 
     def lead(self, cols: int, rank: int | None = None, zero: float = 0.04) -> list[int]:
-        """Return random sizes for all dimensions of a tensor except the last one, whose size is `cols`.
+        """Return a list of random sizes for all dimensions of a tensor except the last one, whose size is
+        `cols`.
 
-        The list has `rank` sizes, by default a random number from 0 to 5. The tensor has at most `ELEMENTS`
-        elements, or `cols` elements if these are more.
+        The number of these dimensions is `rank`, or a random number from 0 to 5 if `rank` is None. The tensor
+        has at most `ELEMENTS` elements, or `cols` elements if these are more.
         """
         rank = self.below(6) if rank is None else rank
         sizes, left = [], max(1, ELEMENTS // cols)

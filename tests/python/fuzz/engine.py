@@ -100,7 +100,7 @@ def minimise(operator: Operator, key: str, failed: Outcome, device: str = "cpu")
 def _attempt(operator: Operator, key: str, choices: list[int], device: str) -> Outcome:
     try:
         return run_case(operator, key, choices, device)
-    except Exception:  # The lowered choices may contradict each other. Then no case can be made from them.
+    except Exception:  # Changed random choices may contradict each other, so that they give no valid case.
         return Outcome(None, choices)
 
 

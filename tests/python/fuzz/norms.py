@@ -117,10 +117,10 @@ def draw_rms_norm_gated(g: Draw) -> Case:
 
 
 def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
-    """Return SiLU.
+    """Return SiLU with a simulated error.
 
-    For inputs below -20, the simulated relative error is up to 90 * 2^-23. For inputs below -87 in mode "fast", it is
-    1, because the operator may return 0.
+    For inputs below -20, the relative error is up to 90 * 2^-23. For inputs below -87 in mode "fast", the
+    relative error is 1, because the operator may return 0.
     """
     units = torch.where(v.detach() < -20, 90.0, 4.0)
     units = torch.where(v.detach() < -87.0, 2.0**23, units) if fast else units
@@ -129,7 +129,8 @@ def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
 
 def rms_norm_gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     o, dtype = c.options, c.dtype
-    if o["activation"] == "sigmoid":  # `slope` simulates the float32 error of the derivative `f * (1 - f)`.
+    if o["activation"] == "sigmoid":
+        # The derivative of the sigmoid `f` is `f * (1 - f)`. `m.slope` simulates its error in float32.
         factor = m.f32(torch.sigmoid(t.gate), 4.0) + m.slope(t.gate, 2 * UNIT)
     else:
         factor = silu(m, t.gate, True)

@@ -51,7 +51,7 @@ def draw_linear(g: Draw) -> Case:
 
 
 def has_one_distance(x: Tensor) -> bool:
-    """Return whether the distance in memory from each row of `x` to the next is the same."""
+    """Return whether all consecutive rows of `x` have the same distance in memory."""
     try:
         x.view(-1, x.shape[-1])
     except RuntimeError:

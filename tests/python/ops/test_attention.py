@@ -135,7 +135,8 @@ def test_rows_hidden_by_finite_masks(queries, dtype, hidden, device):
     torch.testing.assert_close(y[0, 0, 0], v[0].detach().float().mean(0)[0].to(y.dtype), rtol=2e-2, atol=1e-3)
     dy = random(y.shape, y.dtype, device, seed=3)
     dead = dy.clone()
-    # queries whose keys are all hidden; these are all queries of batch entry 0 if the mask has only one row
+    # These are the queries whose keys are all hidden. If the mask has only one row, they are all queries of
+    # batch entry 0.
     dead[0, : 2 * queries] = 0
     with torch.enable_grad():
         gradients, without = (

@@ -37,9 +37,9 @@ def test_error(kind, sizes, dtype, device):
     """The error is at most 1.02 times the error of an emulation of FlashAttention-2. On a GPU, it is also at
     most 1.05 times the error of torch's FlashAttention-2 kernel.
 
-    In some inputs, a few keys have nearly all the attention probability of a query. With such inputs, the test detects
-    a kernel whose softmax does not subtract exactly the row maximum. If it does, the largest exponential is exp(0) = 1,
-    which has no rounding error.
+    In some inputs, a few keys have nearly all the attention probability of a query. A kernel that subtracts
+    exactly the row maximum computes the largest exponential as exp(0) = 1, without a rounding error. With
+    these inputs, the test detects a kernel that subtracts another value.
     """
     if device.type == "cpu" and sizes[0] == 16:
         sizes = (4, *sizes[1:])  # a smaller batch runs the same kernel in less time on the slow CPU executor

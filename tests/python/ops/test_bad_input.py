@@ -170,7 +170,7 @@ def test_eps(eps, device):
 
 
 def test_two_layouts(device):
-    """An operator rejects two tensors if the same two nested loops cannot visit the rows of both.
+    """An operator rejects two tensors if one pair of nested loops cannot visit the rows of both tensors.
 
     A kernel addresses the rows of a tensor by two strides: the outer loop goes from one group of rows to the
     next, and the inner loop from row to row within a group. Both tensors must have the same groups. Here the

@@ -17,7 +17,7 @@ from oxiwarp import ops
 
 # Each test run has a new seed, except in CI. There, a change must not fail because of a new random case.
 SEED = int(os.environ.get("OXIWARP_SEED", 0 if os.environ.get("CI") else random.randrange(2**31)))
-MUTANT_CASES = 150  # The fuzzer must detect each wrong operator within this many random cases.
+MUTANT_CASES = 150  # The fuzzer must detect each faulty operator with at most 150 random calls.
 
 
 def test_every_operator_has_a_generator():

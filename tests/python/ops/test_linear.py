@@ -22,7 +22,9 @@ def operands(rows, depth, columns, dtype, device):
 
 
 def check(x, weight, bias, y):
-    """Check a result against float64. The permitted error is that of one rounding and of a float32 sum."""
+    """Check a result against float64. The permitted error is the error of one rounding to the dtype of `x`,
+    plus the error of a sum in float32.
+    """
     right = F.linear(*(None if t is None else t.double() for t in (x, weight, bias)))
     size = x.double().abs() @ weight.double().abs().t() + (0 if bias is None else bias.double().abs())
     assert y.shape == right.shape and y.dtype == x.dtype and y.is_contiguous()

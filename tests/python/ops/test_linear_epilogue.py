@@ -1,5 +1,8 @@
-"""Tests of the epilogues of `oxiwarp.linear`: the bits of the separate functions, one rounding in mode "fast",
-gradients, layouts and error messages."""
+"""Tests of the epilogues of `oxiwarp.linear`: gradients, layouts, error messages and bits.
+
+In mode "exact", a linear with an epilogue gives the same bits as the separate functions. In mode "fast", the
+result is rounded only once.
+"""
 
 import re
 

@@ -16,7 +16,7 @@ MOST = {name: max(forms, key=lambda form: len(form.operands)).name for name, for
 FORM = pytest.mark.parametrize("name", MOST.values())
 
 
-# Operands that need not be contiguous: torch operators read `coordinates` with any strides, and oxiwarp
+# These operands need not be contiguous. Torch operators read `coordinates` with any strides, and oxiwarp
 # copies `positions` and `target` if necessary.
 COMPUTED = ("coordinates",)
 COPIED = (*COMPUTED, "positions", "target")

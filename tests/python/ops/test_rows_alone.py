@@ -76,13 +76,14 @@ class Rows(Operands):
 
 
 def results_of(form: Form, x: Tensor, others: Rows) -> list[Tensor]:
-    """Return an operator's results and the gradient of its input `x`. Each is a matrix with one row per row
-    of `x`.
+    """Return an operator's results and the gradient of its input `x`. Each of these tensors is a matrix with
+    one row per row of `x`.
 
-    The gradient is left out in two cases. In the first case, `info.rows_of_gradient` is false: torch computes
-    it with a matrix product. In the second case, each row has a separate scale, and the backward pass rounds
-    the product of incoming gradient and scale. A call with only one row has a single scale, for which this
-    product is not rounded.
+    The gradient is left out in two cases, in which a row alone may give other bits:
+
+    - `info.rows_of_gradient` is false: torch computes the gradient with a matrix product.
+    - Each row has a separate scale. The backward pass of several rows then rounds the product of incoming gradient
+      and scale. The backward pass of a single row does not round it.
     """
     leaf = x.detach().requires_grad_()
     with torch.enable_grad():

@@ -104,9 +104,8 @@ def test_jacobians(name):
 
 
 def test_frozen_models():
-    """A gradient penalty, which needs a second derivative, is an error in a patched model.
-
-    In this test, no parameter requires grad, and the penalty is computed from the gradient of the input.
+    """In a patched model, a gradient penalty raises an error, because it needs a second derivative. In this
+    test, no parameter requires grad: the penalty is computed from the gradient of the input.
     """
     model, x = net().requires_grad_(False), net_input()
     f = lambda z: model(z).sum()  # noqa: E731
@@ -130,7 +129,7 @@ def test_compiled():
     f = torch.compile(lambda z: oxiwarp.softmax(z).sum(), fullgraph=True, backend="aot_eager")
     with torch.enable_grad():
         (first,) = torch.autograd.grad(f(leaf), leaf, create_graph=True)
-        # Before torch 2.11, the gradient of a compiled function does not require grad, and torch raises the
-        # second of these errors.
+        # From torch 2.11 on, the error is about the double backward. In earlier versions, the gradient of a
+        # compiled function does not require grad, and the error says so.
         with pytest.raises(RuntimeError, match="double backward|does not require grad"):
             first.sum().backward()

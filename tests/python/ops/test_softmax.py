@@ -19,7 +19,9 @@ def check(x, log):
     y = oxiwarp.softmax(x, log=log)
     assert y.shape == x.shape and y.dtype == x.dtype and y.device == x.device and y.is_contiguous()
     right, own = own_softmax(x.double(), log), own_softmax(x, log)
-    if log:  # the log-probability x - max - log(sum) may be near 0, but its terms have errors of up to 1e-6
+    if log:
+        # The log-probability is x - max - log(sum). It may be near 0, but the error of its terms is up to
+        # 1e-6. Therefore, add 1e-6 to the relative error bound.
         assert ((y.double() - right).abs() <= 1e-6 + 2.0 * torch.finfo(x.dtype).eps * right.abs()).all()
     else:
         check_error(y, own, right, f"{list(x.shape)} {x.dtype}")

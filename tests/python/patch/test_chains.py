@@ -74,10 +74,9 @@ def test_the_others_are_the_operators():
 
 
 def test_the_report_names_them():
-    """If a patched model uses operators that run as torch code under torch.compile, a note in the report of
-    `patch` names these operators.
+    """The report of `patch` has a note with the operators that run as torch code under torch.compile.
 
-    The note names no other operator.
+    The note names only operators that the patched model uses. If it uses no such operator, there is no note.
     """
     for name in ops.INDUCTOR:
         (note,) = notes({name, "rms_norm"}, decoder=False)

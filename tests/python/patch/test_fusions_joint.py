@@ -70,7 +70,8 @@ def is_ours(node):
     return str(node.target).startswith("oxiwarp.")
 
 
-# Each of these families has a larger sibling with the same operators, for example "sd3.5".
+# The compile tests of these models have the mark `extra`. For each of them, the tests without this
+# mark contain a larger model with the same operators, for example "sd3.5".
 SMALLER = ("flux2", "sd3", "hunyuan_video", "ltx2", "qwen_image")
 
 

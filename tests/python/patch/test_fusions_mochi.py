@@ -73,8 +73,8 @@ def test_mochi_calls_that_run_the_own_method(device):
     """Some norms of a Mochi block contain an inner norm module. If this inner module has a hook, the patched
     block runs its original `forward`.
 
-    If the norms of a block have different eps values, `patch` has no prepared replacement for the block. It
-    then rewrites the source code of the block's methods.
+    The fusion (hand-written replacement) for Mochi blocks requires that all norms of a block have the same
+    eps. Otherwise, `patch` rewrites the source code of the block's methods instead.
     """
     model, inputs = mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device)
     model.transformer_blocks[1].norm3.norm.eps = 1e-3

@@ -47,8 +47,9 @@ def test_wrapped_after_patch(name):
 
 
 def test_every_skip_is_tried():
-    """The test `test_wrapped_after_patch` covers every submodule that a replacement method does not call
-    (`Fusion.skips`)."""
+    """A fusion (replacement method) lists in `Fusion.skips` the submodules that it does not call. The test
+    `test_wrapped_after_patch` covers all of them.
+    """
     tried = set()
     for make, _ in MODELS.values():
         model = make()

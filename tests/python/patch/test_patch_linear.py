@@ -26,8 +26,8 @@ ROWS, K, N = 6, 16, 48
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """Clear the results of earlier comparisons, and make this process count as one that is no rank of a distributed
-    job.
+    """Clear the results of earlier comparisons. Make oxiwarp treat this process as a process outside of a
+    distributed job.
     """
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     forget()
@@ -272,8 +272,8 @@ def test_adapter(tables, calls):
 
 
 def test_other_bits(monkeypatch, tables, calls):
-    """If the first call of a size finds that the kernel gives other bits, it returns the original result, and no later
-    call of this size runs the kernel.
+    """For each input size, the first call compares the kernel's result with torch's result. If the bits differ,
+    this call returns torch's result, and later calls of this size do not run the kernel.
     """
     module, x = gelu(), integers(ROWS, K)
     report = patched(module)
@@ -301,8 +301,8 @@ def test_distributed(monkeypatch, tables, calls):
 
 
 def test_process_group(monkeypatch):
-    """A process counts as a rank of a distributed job if its process group has several ranks, even without the
-    environment variables of torchrun.
+    """A process group with several ranks is enough for oxiwarp to detect a distributed job. The environment
+    variables that torchrun sets are not required.
     """
     group = torch.distributed
     for size, expected in ((1, False), (2, True)):

@@ -112,7 +112,9 @@ def test_wrong_gate(monkeypatch, calls):
 
 
 def test_slower(monkeypatch, calls):
-    """A launch table in which the fused products are slower changes nothing."""
+    """If the launch table (a table of measured times) does not say that `oxiwarp.linear` is faster than
+    the separate operations, the patched model never calls it. The report gives this reason.
+    """
     use_tables(monkeypatch, speed={("gelu_tanh", 8, 8): [Launch(1, 1.0, 1.0, None)]})
     model = ltx(BF16)
     report = oxiwarp.patch(model, cpu_kernels=True)

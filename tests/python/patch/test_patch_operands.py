@@ -108,7 +108,8 @@ def pair(name, mode="exact"):
 def not_turned(name, module):
     """Return True if a module is a linear, but not a query or key projection.
 
-    Qwen-Image passes query and key to `torch.view_as_complex`, which requires a contiguous last dimension.
+    The tests use it for Qwen-Image and make the last dimension of the linears' results noncontiguous. The model
+    passes query and key to `torch.view_as_complex`, which does not accept such tensors.
     """
     return linears(name, module) and not name.endswith(("_q", "_k", "q_proj", "k_proj"))
 

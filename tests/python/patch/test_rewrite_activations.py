@@ -48,8 +48,9 @@ class GatedGelu(nn.Module):
 
 
 class OnCpu(nn.Module):
-    """A GELU with another formula on the CPU. oxiwarp can run kernels on the CPU, so `patch` must not ignore
-    the branch for the CPU."""
+    """A GELU that uses another formula for CPU tensors. oxiwarp can run kernels on the CPU, so `patch` must
+    not ignore the branch for CPU tensors.
+    """
 
     def gelu(self, gate):
         if gate.device.type == "cpu":

@@ -177,7 +177,11 @@ def check(row, name, order, calls=1, rounds_activations=False, dtype=torch.float
 
 
 def check_less_than_rounding(ours, stock, right):
-    """Check that `ours` differs less from `stock` than `stock` differs from `right`."""
+    """Check that `patch` changes the results by less than the rounding of the dtype does.
+
+    `stock` has the results of the unpatched model, `ours` those of the patched model, and `right` those of
+    the unpatched model in float32.
+    """
     for path, exact in right.items():
         if isinstance(exact, torch.Tensor):
             off, rounding = ((stock[path] - other[path]).abs().mean() for other in (ours, right))
@@ -281,8 +285,9 @@ CACHED = {
     "sea-cache": cached(
         lambda hooks: hooks.SeaCacheConfig(threshold=9.0, raw_vision_callback=frames), context=sea_step
     ),
-    # Without `is_guidance_distilled`, the cache calls the model with half of the batch. CogView4 also takes
-    # one image size per batch entry, and the cache does not split these sizes.
+    # `is_guidance_distilled=True` prevents that the cache calls the model with half of the batch. For such a
+    # call, the cache would also have to split the argument of CogView4 that has one image size per batch
+    # entry, but it does not.
     "faster-cache": cached(
         lambda hooks: hooks.FasterCacheConfig(
             attention_weight_callback=lambda _: 0.3,

@@ -42,7 +42,9 @@ class ModuleSigmoid(nn.Module):
 
 
 class RowGate(nn.Module):
-    """A gate with one value per token, as for the shared expert of Qwen3-Next."""
+    """A module that multiplies `y` by a gate with one value per token, like the gate of the shared expert in
+    Qwen3-Next.
+    """
 
     def __init__(self, columns=1):
         super().__init__()

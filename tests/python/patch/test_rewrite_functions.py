@@ -66,7 +66,9 @@ class Helpers(Part):
 
 
 class Chosen(Part):
-    """A block whose gate is one of two variables, as in the cross-attentions of Kandinsky 6."""
+    """A block whose gates are expressions of the form `a if test else b`, as in the cross-attentions of
+    Kandinsky 6.
+    """
 
     swapped = False
 

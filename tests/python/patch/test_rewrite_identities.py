@@ -141,7 +141,9 @@ def test_signature(monkeypatch):
 
 
 class Transposed(nn.Module):
-    """The end of Mochi's attention. If copies are omitted, the last operation is a view."""
+    """The end of Mochi's attention. If the rewritten method omits `F.pad` and `torch.cat`, which only copy
+    here, the last `transpose` and `flatten` may return a view.
+    """
 
     def forward(self, x):
         parts = []

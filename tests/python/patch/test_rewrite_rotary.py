@@ -332,7 +332,9 @@ def test_other_methods(cls, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("norm", [nn.RMSNorm, OwnRMSNorm], ids=lambda norm: norm.__name__)
 def test_norms_of_a_float32_input(norm, dtype):
-    """A rewritten method computes the casts around a norm as a part of the norm."""
+    """If a method casts the input of a norm to float32 and casts the result back, the rewritten method has no
+    separate casts: they become a part of the norm.
+    """
     source = rewritten_from(Wide.forward).source
     assert source.count("float()") == source.count("type_as") == 0 and source.count("True)") == 2
     found, reasons = run_both_ways(Wide(norm).to(dtype), heads(dtype), heads(dtype), rotary_models.tables())

@@ -187,7 +187,9 @@ def test_other_memory():
 
 
 def test_tables_that_require_grad():
-    """If a table requires grad, the converted table does too, so that the rotary operator can reject it."""
+    """If a rotary table requires grad, the table that `once` converts from it does too. The rotary operator can
+    then reject it.
+    """
     table = torch.randn(4, 8, requires_grad=True)
     with torch.enable_grad():
         assert once(table, "key", lambda x: (x * 2,))[0].requires_grad

@@ -31,8 +31,9 @@ class Reassigned(Scaled):
 
 
 class Loop(Scaled):
-    """A loop that assigns the factor `1 + scale` in one branch. The next iteration reads the factor in the
-    other branch, so the rewritten method must keep the variable."""
+    """A loop that assigns the factor `1 + scale` in one branch and reads it in the other branch, in the next
+    iteration. The rewritten method must therefore not remove the assignment.
+    """
 
     def forward(self, x, c):
         for step in range(3):

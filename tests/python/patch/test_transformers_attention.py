@@ -115,8 +115,9 @@ def test_narrow_values(device):
     for seen, causal in ((None, False), (None, True), (mask, False)):
         with torch.enable_grad():
             y, _ = transformers_attention.forward(module, q, k, v, seen, is_causal=causal)
-            # `k + 0` makes an aligned copy. On a GPU, SDPA of torch 2.11 returns a different result if the
-            # keys are not aligned to 16 bytes and the values are narrower.
+            # The reference needs aligned keys, and `k + 0` makes an aligned copy. SDPA of torch 2.11 on a GPU
+            # returns a different result if two conditions hold: the keys are not aligned to 16 bytes, and the
+            # values have fewer columns than the keys.
             right = F.scaled_dot_product_attention(q, k + 0, v, attn_mask=seen, is_causal=causal).transpose(1, 2)
             assert y.shape == right.shape and y.is_contiguous() and (y - right).abs().max() <= 0.02
             dy = random(y.shape, BF16, device, seed=5)

@@ -147,7 +147,9 @@ def expect_none(problems: list[str]) -> None:
 
 
 def test_ptxas_version() -> None:
-    """The installed ptxas has the expected version. A different version allocates registers differently."""
+    """The installed ptxas has the expected version. The other tests check numbers of registers, which differ
+    between versions.
+    """
     need_tools()
     ptxas = find_tool("ptxas")
     assert ptxas is not None

@@ -157,10 +157,11 @@ def both_ways(found: list[Comparison]) -> Iterator[None]:
 
 
 def rewrite_all(model: nn.Module, cpu_kernels: bool, remark: str = "") -> int:
-    """Rewrite every method of a model that has sequences of operations for which kernels exist.
+    """Rewrite every method of a model that has sequences of operations for which kernels exist. Return the
+    number of rewritten objects.
 
-    Also rewrite methods that `patch` would replace by hand-written ones. Return the number of rewritten objects. Also
-    patch norms, so that rewritten methods recognise them. On the CPU, these norms run their original `forward`.
+    This includes methods that `patch` would replace by hand-written ones. Norms are patched too, so that
+    rewritten methods recognise them. On the CPU, these norms run their original `forward`.
     """
     count = 0
     for _, part in list(named_parts(model)):
@@ -232,7 +233,9 @@ def run_both_ways(model: nn.Module, *args: Any) -> tuple[list[Comparison], dict[
 
 
 def main(library: str, names: list[str]) -> int:
-    """Compare kernels and original expressions in the named models, or in all models of a library."""
+    """Compare the results of kernels and of original expressions, in the models `names` of a library. If
+    `names` is empty, compare them in all models of the library.
+    """
     cases, failed, total = importlib.import_module(library).CASES, 0, Counter[str]()
     reasons: Counter[str] = Counter()
     for name in names or cases:

@@ -20,7 +20,7 @@ PATIENCE, AFTER_A_FAILURE = 180, 10  # timeouts in seconds; the first check on a
 
 @functools.cache
 def mesh(kind: str, shape: tuple[int, ...], names: tuple[str, ...] | None) -> DeviceMesh:
-    """Return a torch device mesh from a cache, because each new mesh creates process groups."""
+    """Return a torch device mesh. Meshes are cached, because each new mesh creates process groups."""
     return init_device_mesh(kind, shape, mesh_dim_names=names)
 
 
@@ -98,7 +98,8 @@ class Ranks:
 def answer(pipe: connection.Connection) -> tuple[Any, list[str]]:
     """Return the result of a process, and a list of its failures.
 
-    The list contains a traceback if the check raised an error, or `""` if the process has ended.
+    If the check raised an error, the list contains the traceback. If the process has ended and cannot answer,
+    the list contains `""`.
     """
     try:
         result, failure = pipe.recv()

@@ -537,8 +537,9 @@ def shared_keys(model: PreTrainedModel, arguments: dict[str, Any], dtype: torch.
         states[kind] = tuple(torch.randn(BATCH, KV_HEADS, TOKENS, size).to(dtype) for _ in range(2))
 
 
-# Functions that add arguments which cannot be derived from parameter names, by class. Their parameters are
-# the model, the arguments and the dtype.
+# Maps the name of a class to a function that adds arguments of the model. These are arguments that cannot be
+# derived from the parameter names. The parameters of the function are the model, the arguments so far and the
+# dtype.
 INPUTS: dict[str, Callable[[Any, dict[str, Any], torch.dtype], None]] = {
     "FuyuForCausalLM": fuyu_picture,
     "Gemma3ForConditionalGeneration": gemma3_picture,

@@ -10,19 +10,21 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BITS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}  # fraction bits of each dtype
 # exponents of the smallest subnormal numbers
 SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}
-# Error of RMSNorm in ulp that `check_error` always allows, because with few elements, torch's result may be
-# exact by chance. For 16-bit results, the errors of the float32 computation are too small to matter. For
-# float32 results, the bound consists of these errors, in units of eps (one eps is at most 2 ulp):
+# An error of RMSNorm, in ulp, that `check_error` always allows. `check_error` compares with the error of
+# torch's result, which may be zero by chance if there are few elements. For 16-bit results, the errors of the
+# float32 computation are too small to matter. For float32 results, the bound consists of these relative
+# errors, in units of 2^-23 (such a unit is at most 2 ulp):
 # - 0.5 for the division of the mean and 0.5 for the addition of eps; the square root halves both errors.
 # - 1.07 (2^-22.9) for rsqrt.approx, 0.5 for the product with x, and 0.5 for the sum offset + weight.
-# The sum is 2.57 eps. The rounding of the last product adds 0.5 ulp, which gives 5.65 ulp. The remaining 0.35
-# ulp are for the sum of squares.
+# The sum is 2.57 units, at most 5.15 ulp. The rounding of the last product adds 0.5 ulp, so 5.65 ulp follow.
+# The remaining 0.35 ulp are for the sum of squares.
 LEAST = {torch.float32: 6.0, torch.float16: 1.0, torch.bfloat16: 1.0}
 TABLE = json.loads((ROOT / "tests" / "shapes.json").read_text())
 SHAPES = [(row["rows"], row["cols"]) for row in TABLE["shapes"]]
 GPU_SHAPES = [(row["rows"], row["cols"], row["gib"]) for row in TABLE["gpu_only"]]
 
-# Arguments of RMSNorm to test. "weight" is None, "same" for the dtype of x, or "f32".
+# Combinations of RMSNorm's arguments to test. For "weight", "same" means a weight in the dtype of x, "f32" a
+# float32 weight, and None no weight.
 VARIANTS = [
     dict(weight=None, weight_offset=0.0, rounding="once"),
     dict(weight="same", weight_offset=0.0, rounding="once"),
@@ -70,7 +72,9 @@ def ulps(y: Tensor, right: Tensor) -> Tensor:
 
 
 def check_error(y: Tensor, own: Tensor, right: Tensor, what: str) -> None:
-    """Check that the error of `y`, in ulp, is at most `LEAST` or twice the largest error of torch's result `own`."""
+    """Check that the error of `y` does not exceed the larger of two limits: `LEAST`, and twice the largest
+    error of torch's result `own`. All errors are in ulp.
+    """
     if y.numel() == 0:
         assert y.shape == right.shape
         return

@@ -260,10 +260,10 @@ def ltx2_inputs(dtype, device):
     )
 
 
-# The numbers of calls are sums, with one term per type of block. A block with two streams (text and image)
-# has two modulated norms and two gated residuals per stream. In each stream, one operator computes the first
-# gated residual together with the second norm. `qk_norm_rope_out` runs once per stream. At the end, each
-# model has one more modulated norm.
+# The number of calls of each operator is a sum, with one term per type of block. A block with two streams
+# (text and image) has two modulated norms and two gated residuals per stream. In each stream, one operator
+# computes the first gated residual together with the second norm. `qk_norm_rope_out` runs once per stream. At
+# the end, each model has one more modulated norm.
 FAMILIES = {
     "flux": Family(
         flux,

@@ -183,8 +183,11 @@ class Form:
 
 
 class Operands:
-    """Makes a random operand for each role (such as `Role.VECTOR`), to be used with rows of shape `[B, S,
-    N]`. Heads have at most `dim` columns."""
+    """Makes random operands for an operator whose input rows have shape `[B, S, N]`. The role of an operand,
+    such as `Role.VECTOR`, determines its shape.
+
+    Heads have at most `dim` columns.
+    """
 
     def __init__(self, like: Tensor, dim: int = 128):
         batch, tokens, cols = like.shape

@@ -1,4 +1,4 @@
-"""Changes for test_patch_matrix.py that diffusers and accelerate make to a model.
+"""Changes of a model by means of diffusers and accelerate, which test_patch_matrix.py combines with `patch`.
 
 Each change is a generator function. Examples: enable a cache, offload the weights, cast the dtype, set
 different attention processors.

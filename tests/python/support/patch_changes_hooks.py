@@ -158,7 +158,9 @@ def gradients_halved(model):
 
 @change(grad=True)
 def gradients_in_place(model):
-    """Halve gradients in place. The hooks run after torch has accumulated the gradient of a parameter."""
+    """Add hooks that halve gradients in place. A hook runs after torch has accumulated the gradient of its
+    parameter.
+    """
 
     def hook(parameter):
         parameter.grad.mul_(0.5)

@@ -102,7 +102,8 @@ def linears_wrapped(model):
 
 
 def changed(own):
-    """Return a function that wraps the `forward` in `own`, as third-party code does.
+    """Return a function that calls the method `own` (a `forward`) and scales its result, like a wrapper of
+    third-party code.
 
     Third-party code often sets such a function as `forward` on an instance of a module.
     """

@@ -69,8 +69,7 @@ def of_kernels(root: Path) -> Iterator[str]:
     for unit in units:
         if root / HOST / f"{unit}.rs" not in host:
             yield f"{unit}: {HOST}/{unit}.rs"
-        # A unit for Hopper needs no test of its own: the tests of the other kernels of the op also run its
-        # kernels.
+        # The file of a Hopper kernel needs no separate test. The tests of an op also run its Hopper kernel.
         if unit.endswith("_hopper"):
             continue
         if not any(says(text, unit) for text in tested.values()):

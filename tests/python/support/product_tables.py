@@ -36,7 +36,8 @@ def forget():
 
 
 def use_tables(monkeypatch, speed=FASTER, equal=EQUAL_BITS, index=-1):
-    """Make the tables of the package say that a device has the launch table `speed` and the equal bits `equal`.
+    """Replace the measurements of a device: its launch table (times of kernels) by `speed`, and its table of
+    sizes with equal bits by `equal`.
 
     `index` is the index of a GPU, or -1 for the CPU.
     """

@@ -297,8 +297,9 @@ PACKS = re.compile(
     r"|gated_residual_backward_per_(?:group|token)"
     r"|layer_norm_backward(?:_rows2)?|rms_norm|rms_norm_gated|softmax)(?:_backward)?(?:_sigmoid|_relu2|_inplace|_affine)?_(?:block|cluster)\d+"
 )
-# Number of accesses per kernel to single elements that do not belong to the row. Such an element is the
-# position of a token, the gate of a row or its gradient, or the partial sum of a warp.
+# A kernel loads a row in vectors. In addition, it may access single elements that do not belong to the row:
+# the position of a token, the gate of a row or its gradient, or the partial sum of a warp. This dict gives
+# the number of these accesses per kernel.
 SINGLE_ELEMENTS = {
     "gated_residual_per_row_block1": 2,
     "gated_residual_backward_per_row_warp2": 4,

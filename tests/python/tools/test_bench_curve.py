@@ -72,9 +72,12 @@ def test_tokens_whose_place_counts(op, monkeypatch):
 
 
 def test_what_is_not_compared_is_not_claimed():
-    """The script compares the result for many tokens with the results for single tokens. This is impossible for
-    an op that combines several tokens, so the CSV file then says "not compared". If the results differ, it says
-    "FAIL"."""
+    """The last column of the CSV file does not claim a comparison that the script cannot make.
+
+    The script compares the result for many tokens with the results for single tokens. If the results differ,
+    it writes "FAIL". An op that combines several tokens has no results for single tokens. For such an op, it
+    writes "not compared".
+    """
     form = form_of("softmax_backward")
     assert curve.tokens_alone(form, {}, 5) is None
     point = curve.Point(form.op, 5, 10, 20, 1.0, 1.0, None)

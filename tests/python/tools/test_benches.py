@@ -103,8 +103,9 @@ def test_alone():
 
 
 def test_a_wrong_formula_is_found():
-    """The accuracy check of the benchmark rejects a result of NaN, and a result for slightly different
-    inputs."""
+    """The accuracy check of the benchmark rejects wrong results: NaN in all elements, and the result for a
+    slightly different scale.
+    """
     form = next(form for form in FORMS if form.op == "ada_norm")
     inputs = inputs_of(form, torch.bfloat16)
     right = run(form, form.eager, inputs)

@@ -148,8 +148,8 @@ def test_old_layout(repository):
 
 
 def test_read_only_package(tmp_path, monkeypatch):
-    """`build` copies files of the installed package. If these files are read-only, the copies can be
-    overwritten nevertheless.
+    """`build` copies files of the installed package. The copies are writable, even if the files of the
+    package are read-only.
 
     If `build` runs again into the same folder, it removes all files in the folder that do not belong to the
     build.
@@ -178,8 +178,9 @@ def test_namespace(module):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(module, name, device):
-    """The functions of the repository take `(out, x)` and return `out`, like the functions of
-    kernels-community/activation."""
+    """The functions of oxiwarp's repository on the kernel hub take `(out, x)` and return `out`, like the
+    functions of kernels-community/activation.
+    """
     layer, x = FUNCTIONS[name], random((5, 64), torch.float32, device)
     right = expected(layer, x)
     out = torch.full_like(right, float("nan"))
@@ -294,7 +295,7 @@ def test_apply_rotary(module, monkeypatch, device, how, dtype, leading):
 
 @pytest.mark.parametrize("how", ["halves", "interleaved", "copies"])
 def test_gradient_of_apply_rotary(module, device, how):
-    """The inputs of `apply_rotary` have gradients, also if they are views of one tensor."""
+    """The inputs of `apply_rotary` have gradients, even if they are views of one tensor."""
     x, dy = (random((2, 6, 4, 16), torch.float32, device, seed) for seed in (1, 2))
     angles = random((6, 1, 8), torch.float32, device, seed=3)
 

@@ -139,7 +139,9 @@ def test_tables_of_the_package():
 
 
 def test_sizes_of_a_model():
-    """`of_model` returns the sizes of a model's activations and gated residuals, and leaves the tables unchanged."""
+    """`of_model` returns the sizes of the linears of a model that are followed by an activation or a gated
+    residual. It does not change the global tables of measured times.
+    """
     before = dict(SPEED)
     sizes = of_model("ltx", "cpu", small=True)
     kinds = {size.kind: size for size in sizes}
@@ -155,7 +157,9 @@ def test_places():
 
 
 def test_sizes():
-    """Each kind of size is an epilogue of `oxiwarp.linear`, and its sizes are measured with several numbers of rows."""
+    """A size is parsed from text. A size with an epilogue (its kind) is measured with several numbers of
+    rows. For each kind, `oxiwarp.linear` with this epilogue gives the result of separate functions.
+    """
     assert parsed("8x16x32:gelu") == Size(8, 16, 32, "gelu") and parsed("8x16x32") == Size(8, 16, 32)
     made = with_rows([Size(4600, 16, 32, "gelu"), Size(512, 16, 32, "gelu"), Size(8, 16, 32)])
     assert made == [Size(m, 16, 32, "gelu") for m in (512, 1024, 2048, 4096, 4600)]

@@ -128,8 +128,9 @@ def test_loose_chains(statements, tmp_path):
 
 
 def test_rotations_are_counted_once(tmp_path):
-    """The call of a rotary function counts as a chain, but the operations inside the function do not
-    count."""
+    """The search for chains (operations that a kernel can replace) does not count operations inside a rotary
+    function. It counts the call of the function instead, so each rotation is counted once.
+    """
     path = tmp_path / "model.py"
     path.write_text("def apply_rotary(x, cos, sin):\n    return x * cos + rotate_half(x) * sin\n")
     assert not script("loose_chains").loose_in(str(path), path.name, 1)
@@ -212,7 +213,8 @@ def test_sample(library):
         for dtype in made.DTYPES:
             assert chains(made, again, name, dtype) == chains(made, data, name, dtype), f"seed {seed}: {name}"
             one, other = again["models"][name], data["models"][name]
-            # torch runs a few operators more or less on some machines, with and without `patch`.
+            # The number of operators that torch runs depends a little on the machine, but equally with and
+            # without `patch`. Therefore compare only the difference.
             before, after = (stock - patched for stock, patched in (m[dtype]["operators"] for m in (other, one)))
             assert before == after, f"seed {seed}: {name}"
             assert one[dtype]["restored"] == other[dtype]["restored"], f"seed {seed}: {name}"

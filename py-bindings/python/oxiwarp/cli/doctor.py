@@ -112,8 +112,8 @@ def check_op(device: str) -> str:
 
 
 def checks() -> Iterator[tuple[str, Callable[[], str]]]:
-    """Yield the name and the function of each check, in an order in which the cause of a failure comes first: later
-    checks can fail for the same reason.
+    """Yield the name and the function of each check. The order of the checks shows the cause of a failure
+    first: later checks can fail for the same reason.
     """
     yield "torch", check_torch
     yield "CPU executor", lambda: check_op("cpu")

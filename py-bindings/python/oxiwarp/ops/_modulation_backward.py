@@ -157,7 +157,8 @@ def _by_torch(
     dsum: Tensor | None,
     sums: bool,
 ) -> Gradients:
-    """Return the gradients of a modulated norm whose consecutive rows do not share rows of `scale`.
+    """Return the gradients of a modulated norm for which `groups_of` returns None, e.g. because each row of `x`
+    has a separate scale.
 
     torch computes `dy * (1 + scale)` and rounds the product to the dtype of `x`. The backward kernel of the
     norm takes this product as its incoming gradient.
@@ -211,11 +212,11 @@ def sum_to(gradient: Tensor, like: Tensor) -> Tensor:
 def of_modulation(
     gradient: Tensor | None, modulation: Modulation | None, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return two gradients of a modulation, the sum of a value and a table: that of the value, in the value's dtype,
-    and that of the table, in the table's dtype.
+    """A modulation is the sum of a value and a table. Return its two gradients: the gradient of the value, in
+    the value's dtype, and the gradient of the table, in the table's dtype.
 
-    `gradient` is the gradient of the sum. `wanted` has two flags: whether the caller needs the first gradient, and
-    whether it needs the second. A gradient that the caller does not need is None.
+    `gradient` is the gradient of the sum. `wanted` has two flags: whether the caller needs the first
+    gradient, and whether it needs the second. A gradient that the caller does not need is None.
     """
     if gradient is None or modulation is None:
         return None, None
@@ -252,7 +253,8 @@ def ada_norm_gradients(
 def gated(
     dtotal: Tensor, y: Tensor, gate: Modulation, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return three gradients of the product `gate * y`: of `y`, of the gate and of the gate's table.
+    """Return three gradients of the product `gate * y`: of `y`, of `gate.value` and of `gate.table`. The gate
+    is the sum of `gate.value` and `gate.table`, if there is a table.
 
     `dtotal` is the incoming gradient. `wanted` has one flag per gradient: whether the caller needs it.
     Gradients that the caller does not need are None.

@@ -174,8 +174,8 @@ class _Function(Function):
 
 
 def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
-    """Reshape `x` so that its last dimension contains the columns of one norm: those of one head, or of all heads of a
-    token.
+    """Reshape `x` so that its last dimension contains the columns of one norm. These are the columns of one
+    head, or the columns of all heads of a token.
     """
     _, _, heads, dim = sizes(x, how)
     if x.dim() == 3:

@@ -267,9 +267,9 @@ def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe
             return kind(formulas, eps_name, settings.cpu_kernels, weight_name(x))
         except Unsuitable as error:
             why = error
-    # A fusion (a hand-written replacement for a method) may replace more operations than this rewritten
-    # method. If there is a fusion for the class, but it does not apply, the report therefore also gives the
-    # reason.
+    # Rewrite the method if possible. A fusion (a hand-written replacement for the method) may replace more
+    # operations than the rewriting does. Therefore, the report also says why the fusion of the class does not
+    # apply, if there is one.
     text = "" if found is None or why is None else str(why)
     try:
         recipe = rewrite.recipe_for(x, *settings, text, owner)

@@ -63,10 +63,10 @@ class Recipe(Protocol):
 
 # `_classes` maps an original class and a recipe (the data that the new method needs) to the subclass that
 # `patch` made for this pair. `_lasting` keeps subclasses alive while no object uses them. If an object is
-# unpatched and patched again, it then gets the same subclass, for which torch.compile already has code.
-# `_lasting` has only subclasses of importable classes, because importable classes exist until the process
-# ends anyway. A class that is not importable, such as those that torch's parametrizations create, may refer
-# to a module, and must be freed together with this module.
+# unpatched and patched again, it gets the same subclass, for which torch.compile already has code. `_lasting`
+# has only subclasses of importable classes, because importable classes exist until the process ends. A class
+# that is not importable, e.g. a class made by torch's parametrizations, may refer to a module. It must be
+# freed together with this module, so `_lasting` has no subclass of it.
 _classes: WeakKeyDictionary[type, WeakValueDictionary[Recipe, type]] = WeakKeyDictionary()
 _lasting: set[type] = set()
 _lock = threading.RLock()

@@ -188,14 +188,14 @@ def begin(
     device: torch.device,
     progress: Progress,
 ) -> tuple[Result, Callable[[], Any], Tensor]:
-    """Execute the first step of a variant as a warm-up. Then compute the sample (the output) of the variant, beginning
-    again with the first step.
+    """Execute the first step of a variant as a warm-up. Then start again with the first step and compute the
+    sample (the output) of the variant.
 
     The sample of a diffusion model consists of the latents after all denoising steps. The sample of a
     language model is the output of one step.
 
-    Return three values: a `Result` with the times of both parts, a callable that executes one step, and the
-    sample.
+    Return three values: a `Result` with the times of the warm-up and of the sample, a callable that executes
+    one step, and the sample.
     """
     progress.begin(f"{variant.name}: first step, then {workload.steps} more", 1 + workload.steps)
     result, run = prepare(variant, model, device)

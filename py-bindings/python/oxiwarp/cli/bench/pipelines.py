@@ -130,8 +130,9 @@ def _scheduler(kind: Callable[..., Any], **options: Any) -> Any:
 
 
 def _t5(small: bool, width: int, vocabulary: int = 32128) -> Any:
-    """Return the encoder of T5 v1.1 XXL or, for another `vocabulary`, of UMT5 XXL. If `small` is True, the
-    encoder is small, and its hidden states have `width` columns.
+    """Return the encoder of T5 v1.1 XXL. If `vocabulary` is not 32128, return the encoder of UMT5 XXL.
+
+    If `small` is True, the encoder is small, and its hidden states have `width` columns.
     """
     from transformers import T5Config, T5EncoderModel, UMT5Config, UMT5EncoderModel
 

@@ -10,8 +10,8 @@ def in_turns(names: Iterable[int], rounds: int) -> Iterator[tuple[int, int]]:
     """Yield one pair (round, name) per measurement. Every round contains each of `names` once, in random
     order.
 
-    A GPU at its power limit runs slower after a step that kept it busy without pauses. In a fixed order, the variant
-    after such a step would always be the same one, and its times would be too long.
+    A GPU at its power limit runs slower after a step that kept it busy without pauses. In a fixed order, the
+    same variant would always follow such a step, and its times would be too long.
     """
     for number in range(rounds):
         turns = list(names)

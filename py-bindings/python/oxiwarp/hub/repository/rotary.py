@@ -34,8 +34,8 @@ def _whole(x1: Tensor, x2: Tensor) -> tuple[Tensor, bool]:
     If the addresses of `x1` and `x2` show that they are views of one tensor, this tensor is returned without
     a copy. Otherwise, the tensor is a concatenation.
     """
-    # With a view of the whole tensor that is made from `x1`, autograd would add the gradient of `x2` to that
-    # of `x1`.
+    # If autograd records the call, do not return a view of the whole tensor. Such a view would be made from
+    # `x1`, so autograd would add the gradient of `x2` to the gradient of `x1`.
     recorded = torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad)
     if not recorded and not torch.compiler.is_compiling() and x1.shape == x2.shape and x1.stride() == x2.stride():
         same = x1.untyped_storage().data_ptr() == x2.untyped_storage().data_ptr()

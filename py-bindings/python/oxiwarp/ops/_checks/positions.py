@@ -15,9 +15,9 @@ from torch import Tensor
 from .._register import dtype_name
 from .heads import INTEGERS
 
-# `theta` is part of a cache key, so it must be hashable. Values of these types are hashable, so they are not
-# checked before the cache lookup. Values of other types, such as arrays, may not be hashable, and are
-# checked.
+# `theta` is part of a cache key, so it must be hashable. Values of the types in `NUMBERS` are hashable, and
+# they are not checked before the cache lookup. Values of other types, such as arrays, may not be hashable.
+# They are checked first.
 NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 Three = tuple[int, int, int]
 

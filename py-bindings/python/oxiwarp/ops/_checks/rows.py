@@ -126,9 +126,9 @@ def check_modulation(
 def _check_repeats(op: str, name: str, value: Tensor, x: Tensor) -> None:
     """Raise RuntimeError if `value` is broadcast in a way that the kernels do not support.
 
-    `value` may be broadcast along the first dimensions of `x`, or along the last dimensions before the columns, but not
-    along both. It may not be broadcast along dimensions in the middle only. For example, if `x` has shape
-    `[A, B, C, N]`, `value` may have the shape `[B, C, N]` or `[A, 1, 1, N]`, but not `[A, 1, C, N]`.
+    The last dimension has the columns. Of the dimensions before it, `value` may be broadcast along the first
+    or along the last ones, but not along both, and not only along some in the middle. For example, if `x` has
+    shape `[A, B, C, N]`, `value` may have the shape `[B, C, N]` or `[A, 1, 1, N]`, but not `[A, 1, C, N]`.
     """
     missing = x.dim() - value.dim()
     repeats = [

@@ -25,8 +25,8 @@ class GatedNormRecipe(NormRecipe):
     """
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Return the members of a subclass of `base` as a dict: a new `forward`, and the site that counts its
-        calls.
+        """Return the members of a subclass of `base` as a dict: a new `forward`, and a `Site`. The `Site`
+        counts for the report how often the kernel and how often the original `forward` ran.
         """
         names = input_names(base)
         decodes = is_decoders(base)
@@ -71,8 +71,8 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any, gate: Any) -> Tensor | No
 
 
 def are_rows(x: Tensor, gate: Tensor) -> bool:
-    """Return whether the kernel can read `x` and `gate`. All dimensions except the last must merge into at most two,
-    and these two must consist of the same dimensions in both tensors.
+    """Return whether the kernel can read `x` and `gate`. All dimensions except the last must merge into at
+    most two, in the same way for both tensors.
 
     The strides of `x` must be in descending order. Otherwise, the kernel's result would have other strides
     than torch's result.

@@ -1,5 +1,5 @@
-"""Finds the formula that the original `forward` of a norm computes. To do this, the code runs the `forward` on a small
-random tensor, and compares the result with those of all formulas that the kernel can compute.
+"""Finds the formula that the original `forward` of a norm computes. To do this, the code runs the `forward`
+on a small random tensor. It compares the result with the result of each formula that the kernel can compute.
 
 The random tensor has rows of several magnitudes, which show where the `forward` adds `eps`, and whether it
 clamps values. Random weights show whether the `forward` adds an offset to the weight, and where it rounds. A

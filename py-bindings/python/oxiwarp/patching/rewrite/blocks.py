@@ -50,11 +50,11 @@ class Block:
             self.reads[at].include(read)
 
     def defined(self, name: str, at: int) -> int | None:
-        """Return the index of the statement that assigns the value of `name` which the statement with index `at` reads.
-        Return None if there is none.
+        """The statement with index `at` reads the variable `name`. Return the index of the statement that
+        assigned this value.
 
-        This is the last statement before `at` that assigns `name`. Also return None if it does not have the form `name
-        = value`.
+        This is the last statement before `at` that assigns `name`. Return None if there is none, or if it
+        does not have the form `name = value`.
         """
         for index in range(at - 1, -1, -1):
             if name in self.reads[index].stores:
@@ -119,8 +119,8 @@ class Block:
             return None
         value, kept = made
         own, stays = Read(value), Read(kept)
-        # `value` contains no calls except of activations and norms. It may read the variables that `kept`
-        # assigns.
+        # Ignore the calls in `value`, because they only call activations and norms. Also ignore the
+        # assignments in `kept`, because `value` may read the assigned variables.
         own.effects, stays.stores = False, set()
         return made if self.independent(own, [stays, *others]) else None
 

@@ -26,8 +26,10 @@ class Deferred:
     dtype: torch.dtype
 
     def parts(self, tokens: int) -> list[Any] | None:
-        """If this tensor is a concatenation along the dimension `tokens`, return the concatenated tensors and
-        placeholders. Otherwise return None.
+        """If this tensor is a concatenation along the dimension `tokens`, return its operands. Otherwise return
+        None.
+
+        An operand is a tensor, or a placeholder for a tensor that is not computed yet.
         """
         raise NotImplementedError
 
@@ -95,7 +97,9 @@ class Normed(Deferred):
     def now(self) -> Tensor:
         if self.own.dim() not in (3, 4):
             return self.original()
-        try:  # `qk_norm_rope` adds the squares of a row in the order of the norm module.
+        # The kernel of `qk_norm_rope` adds the squares of a row in the same order as the norm module does.
+        # Therefore, it gives the same bits.
+        try:
             return self.kernel()
         except torch.OutOfMemoryError:
             raise
@@ -248,8 +252,9 @@ def original(module: Any, x: Any, wide: bool = False) -> Any:
 
 
 def rejected(x: Any, cpu_kernels: bool) -> str | None:
-    """Return the reason why no kernel rotates `x`, or None. Unlike other operators, `rope` accepts permuted
-    tensors."""
+    """Return the reason why no kernel rotates `x`, or None if there is one. The operator `rope` accepts
+    tensors with permuted dimensions, unlike other operators.
+    """
     if isinstance(x, Deferred):
         return None
     return unusable(x, cpu_kernels, permuted=True)

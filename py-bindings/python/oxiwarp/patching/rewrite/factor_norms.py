@@ -60,8 +60,9 @@ def agrees(module: nn.Module, inner: nn.Module, dtype: torch.dtype) -> bool:
 
 
 def inner_norm(module: Any) -> Any:
-    """If `module` has exactly one submodule, which is an RMSNorm without weight, and no parameters, return
-    the submodule. Otherwise return None."""
+    """Return the only submodule of `module`, if it is an RMSNorm without weight and `module` has no
+    parameters. Otherwise return None.
+    """
     if not isinstance(module, nn.Module) or module._parameters or module._buffers:
         return None
     inner: Any = next(iter(module._modules.values())) if len(module._modules) == 1 else None

@@ -83,8 +83,8 @@ class Read(ast.NodeVisitor):
             self.visit(child)
 
     def visit_kernel(self, node: ast.Call) -> None:
-        """Record what a call reads that has replaced a chain (an expression for one kernel). Of such a call, only the
-        operands can have side effects.
+        """Record what is read by a call that replaced a chain (an expression for one kernel). Only the
+        operands of such a call can have side effects.
         """
         for own in node.args:
             read = Read(own)
@@ -328,8 +328,9 @@ def shared_by(node: ast.AST | None, calls: bool) -> set[str]:
 
 
 def passed_by(node: ast.expr) -> set[str]:
-    """Return the variables whose tensors a function can change if the value of the expression is its
-    argument."""
+    """The value of the expression `node` is the argument of a function. Return the variables whose tensors
+    the function can change.
+    """
     if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Add):
         return set()
     if isinstance(node, ast.BinOp | ast.Tuple | ast.List):  # A sum of lists contains their tensors.

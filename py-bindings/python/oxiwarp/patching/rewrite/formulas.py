@@ -123,7 +123,8 @@ def values_after(statements: list[ast.stmt], values: Mapping[str, ast.expr]) -> 
             first, second = branches
             assert first is not None and second is not None
             for name in {**first, **second}:
-                # If a branch does not assign the variable, keep its name: it is a parameter or unbound.
+                # If only one branch assigns the variable, the other branch keeps the old value. The
+                # expression for this value is the name of the variable.
                 one, other = (branch.get(name, ast.Name(name, ast.Load())) for branch in (first, second))
                 if ast.dump(one) != ast.dump(other):
                     made[name] = ast.copy_location(ast.IfExp(test, one, other), statement)

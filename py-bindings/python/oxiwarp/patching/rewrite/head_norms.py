@@ -43,8 +43,10 @@ class WideNorms(ast.NodeTransformer):
 
 
 def wideness(norm: ast.Call) -> list[ast.expr]:
-    """Return a list of additional arguments for the call that replaces the norm call `norm`: `[True]` if the original
-    code casts the input and the result of this norm, otherwise an empty list.
+    """Return a list of additional arguments for the call that replaces the norm call `norm`.
+
+    If the original code casts the input and the result of this norm, the list is `[True]`. Otherwise it is
+    empty.
     """
     return [ast.Constant(True)] if getattr(norm, "wide", False) else []
 

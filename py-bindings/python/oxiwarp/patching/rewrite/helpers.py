@@ -23,9 +23,10 @@ class Helper(NamedTuple):
     tree: ast.FunctionDef
 
     def bind(self, names: Mapping[str, Any]) -> Callable[[Any], Any]:
-        """Return a function that chooses which helper to call.
+        """Return a function that takes a helper function and returns the function to call instead.
 
-        If its argument is the original helper, it returns the rewritten copy. Otherwise, it returns its argument.
+        For the original helper, this is the rewritten copy. For any other function, e.g. if the user replaced
+        the helper, it is this function itself.
         """
         function, made = self.function, compiled(self.function, copy.deepcopy(self.tree), names)
         return lambda now: made if now is function else now

@@ -88,8 +88,9 @@ def is_name(node: ast.expr, name: str) -> bool:
 
 
 def strided_names(tree: ast.FunctionDef) -> set[str]:
-    """Return the variables whose strides may matter. These are the variables that the method returns, or on which it
-    calls a tensor method in `STRIDED`, such as `view`.
+    """Return the variables for which a copy with other strides could change the behaviour of the method.
+    These are the variables that the method returns, or on which it calls a tensor method in `STRIDED`, such
+    as `view`.
     """
     found: set[str] = set()
     for node in ast.walk(tree):

@@ -48,8 +48,9 @@ def with_linear(chain: Chain, block: Block, at: int, add: Add) -> Linear | None:
 
 
 def of_gelu(call: ast.Call, add: Add) -> None:
-    """If the last argument of the call that replaced `F.gelu(x)` is the result of a linear, replace the call of
-    this linear."""
+    """`call` is the call that replaced `F.gelu(x)`. Its last argument is `x`. If `x` is the result of a
+    linear, replace the call of this linear.
+    """
     words = {word.arg: word.value for word in call.keywords}
     approximate = words.get("approximate", ast.Constant("none"))
     kinds = {"none": "gelu", "tanh": "gelu_tanh"}

@@ -37,7 +37,7 @@ def tree_of(function: FunctionType) -> ast.FunctionDef:
     if not isinstance(tree, ast.FunctionDef) or tree.name != function.__name__:
         raise Unreadable("its source does not start with its definition")
     # The source file may be newer than the loaded module. Therefore compare the line number and the parameter
-    # names in the file with those of the loaded code.
+    # names in the file with the loaded code.
     code = function.__code__
     if (
         code.co_varnames[: code.co_argcount] != tuple(arg.arg for arg in (*tree.args.posonlyargs, *tree.args.args))
@@ -103,10 +103,10 @@ def undecorated(function: FunctionType) -> FunctionType:
 
 
 def decorated(function: FunctionType, new: FunctionType) -> FunctionType:
-    """Return a copy of the decorated function `function`, in which the decorators call `new` instead of the
-    original undecorated function.
+    """Return a copy of the decorated function `function`. In the copy, the decorators call `new` instead of
+    the undecorated function.
 
-    Each decorator must have returned a wrapper with the decorated function in its closure. Otherwise raise
+    The wrapper that a decorator returned must have the decorated function in its closure. Otherwise raise
     `Unreadable`.
     """
     inner: Any = getattr(function, "__wrapped__", None)
@@ -162,7 +162,7 @@ def compiled(function: FunctionType, tree: ast.FunctionDef, names: Mapping[str, 
     arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
     arguments.kw_defaults = [default and ast.Constant(None) for default in arguments.kw_defaults]
     tree.returns = None
-    # Rename the function, because its body may read a global variable of the same name.
+    # Rename the function. Otherwise, in its body, its name would hide a global variable of the same name.
     tree.name = PREFIX + tree.name
     module = ast.fix_missing_locations(ast.Module(body=[outer], type_ignores=[]))
     flags = code.co_flags & __import__("__future__").annotations.compiler_flag

@@ -202,7 +202,9 @@ def branch_and_gate(
         return y, gate.float() if wide_y or wide_gate else gate
     if x.dtype == FLOAT:
         return (y, gate) if gate.dtype == FLOAT and result in (None, FLOAT) else DTYPES
-    if inner:  # The original code rounds the product and then the sum, as code without casts does.
+    if inner:
+        # The original code casts the product to 16 bits before the sum. It therefore rounds both, like code
+        # without casts.
         return (y, gate) if gate.dtype == x.dtype == result and not wide_x else DTYPES
     if gate.dtype == FLOAT:  # The product and the sum are computed in float32.
         return (y, gate) if result == x.dtype else DTYPES
@@ -415,8 +417,8 @@ def not_halves(gate: Tensor, up: Any) -> str | None:
     """Return the reason why the kernel of a gated activation cannot read the tensors `gate` and `up`, or None
     if it can.
 
-    In eager mode, this function only checks the order of the dimensions in memory, because the operator
-    checks the strides.
+    In eager mode, this function checks only the order of the dimensions in memory, because the operator
+    itself checks the strides.
     """
     if not is_like(up, gate):
         return "the factors differ in shape or dtype"

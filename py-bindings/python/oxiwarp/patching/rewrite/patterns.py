@@ -71,11 +71,11 @@ class Chain:
         return function_of(list(self.operands), body, own.renamed)
 
     def keeps_order(self) -> bool:
-        """Return whether the result stays the same if all operands of the expression are evaluated before its
-        operations.
+        """Return whether the rewritten method may evaluate all operands of the expression first, before the
+        operations of the expression.
 
-        The result may change if an operand has side effects on a tensor that the original code casts or normalizes
-        before it evaluates this operand.
+        In the original code, an operation (a cast or a norm) may read a tensor before a later operand modifies
+        this tensor. If so, to evaluate all operands first would change the result.
         """
         # Of the operand `target`, the code reads only the dtype.
         operands = [node for name, node in self.operands.items() if name != "target"]
@@ -103,11 +103,12 @@ class Chain:
         return all(id(argument) in operands or is_cheap(argument) for argument in arguments)
 
     def evaluates_once(self) -> bool:
-        """Return whether the original expression can still run after its operands were computed, without repeating
-        their side effects.
+        """Return whether the original expression can run after its operands were computed, without running
+        the side effects of an operand twice.
 
-        An operand may be one step inside a called function. The original expression then calls this function again with
-        its original arguments, so these arguments must have no side effects.
+        The original expression runs if no kernel supports the operands. An operand may be an intermediate
+        value inside a called function. The original expression then calls this function again and evaluates
+        its arguments again, so these arguments must have no side effects.
         """
         own = Own(self)
         own.visit(self.node)
@@ -353,7 +354,9 @@ class Finder:
         return self.shifted(node, self.scaled)
 
     def shifted(self, node: ast.expr, match: Callable[..., Chain | None]) -> Chain | None:
-        """Match `product + shift`, or only `product`. The function `match` matches the product."""
+        """Match a sum `product + shift`, or a product without a shift. The function `match` checks the
+        product.
+        """
         result, target = self.without_casts(node)
         if isinstance(result, ast.BinOp) and isinstance(result.op, ast.Add):
             for product, shift in ((result.left, result.right), (result.right, result.left)):

@@ -163,8 +163,8 @@ class Nested(ast.NodeTransformer):
         if isinstance(node, ast.expr) and (known := self.rewriting.computed.get(id(node))):
             return ast.copy_location(ast.Name(known[0], ast.Load()), node)
         if isinstance(node, ast.Call | ast.BinOp) and (chains := self.chains(node)):
-            # If a later statement modulates this norm, or casts the modulated norm, do not replace the norm
-            # here, because one kernel computes both statements together.
+            # Do not replace this norm if a later statement modulates it or casts the modulated norm. When the
+            # rewriter comes to that statement, it replaces both by one kernel.
             part = (len(chains) == 2 and chains[1].op == NORM) or chains[-1].op == MODULATED
             if part and is_modulated_later(self.block, self.at, node, self.rewriting.space):
                 return node

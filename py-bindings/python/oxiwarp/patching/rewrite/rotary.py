@@ -379,8 +379,8 @@ def match(
 
 
 def choices(leaves: tuple[Tensor, ...], rank: int, columns: int, dtype: torch.dtype) -> Iterator[tuple[Any, ...]]:
-    """Yield tuples with the fields of a `Rotation` from `form` on. They are all combinations that are possible with the
-    rotary tables `leaves`.
+    """Yield tuples with the values of the last fields of a `Rotation`, starting with the field `form`. The
+    tuples are all combinations that are possible with the rotary tables `leaves`.
 
     `rank` is the number of dimensions of a table that precede its column dimension.
     """

@@ -170,8 +170,8 @@ class RotaryCalls:
         """Rotate the tokens from `start` to `stop` of the tensor `a0`. Return all tokens of `a0`.
 
         `dim` is the token dimension of `a0`. One of `start` and `stop` is None. `in_place` says whether the
-        original method writes to `a0`. If `a0` is a norm that is not computed yet, the result is a new
-        tensor.
+        original method writes to `a0`. `a0` may be a placeholder for a norm that is not computed yet; the
+        result is then a new tensor.
         """
         x = given["a0"]
         index = (*(slice(None),) * dim, slice(start, stop))
@@ -297,8 +297,8 @@ def names_of(operands: tuple[str, ...]) -> list[str]:
 
 
 def fingerprint(args: tuple[Any, ...] | list[Any]) -> tuple[Any, ...]:
-    """Return a key for the arguments of a call: shape and dtype of each tensor, type and value of each
-    constant.
+    """Return a fingerprint of the arguments of a call, to use as a cache key. It has the shape and dtype of
+    each tensor, and the type and value of each constant.
 
     Arguments with equal fingerprints have equal signatures (`signature_of_call`). A fingerprint takes less
     time to compute than a signature.

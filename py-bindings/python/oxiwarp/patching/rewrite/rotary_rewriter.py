@@ -384,8 +384,10 @@ class Deferring:
             statement = owners[owner]
 
     def join(self, call: ast.Call, variable: str) -> None:
-        """Change a concatenation so that it accepts a placeholder as the value of `variable`. Also defer the norms of
-        the other concatenated tensors.
+        """Replace `torch.cat` in `call` by a function that also accepts placeholders for tensors that are not
+        computed yet. Such a placeholder is the value of `variable`.
+
+        Where possible, also compute the norms of the other concatenated tensors later.
         """
         assert isinstance(call.args[0], ast.List | ast.Tuple)
         others = [part for part in call.args[0].elts if isinstance(part, ast.Name) and part.id != variable]

@@ -58,8 +58,9 @@ def store_of(owner: Tensor) -> Store:
 
 
 def apart(made: Tables, owner: Tensor) -> Tables:
-    """Return the tensors `made`, with copies of those that share memory with `owner`. Without a copy, a
-    cached tensor would keep `owner` alive."""
+    """Return the tensors `made`, and replace each tensor that shares memory with `owner` by a copy. Without the
+    copy, a cached tensor would keep `owner` alive.
+    """
     return tuple(x.clone() if x is owner or x._base is owner else x for x in made)
 
 
@@ -84,8 +85,9 @@ def cosines_and_sines(table: Tensor, form: str) -> Tables:
 
 
 def columns_of(table: Tensor, part: str) -> Tensor:
-    """Return the columns of a table that `part` names: "all" or a name in `HALVES`. If they are not adjacent
-    in memory, return a copy."""
+    """Return all or half of the columns of a table. `part` names them: "all" or a name in `HALVES`. If they
+    are not adjacent in memory, return a copy.
+    """
     if part != "all":
         half = table.shape[-1] // 2
         columns = {

@@ -1,5 +1,5 @@
-"""Finds expressions that resemble those of a kernel, but that no oxiwarp kernel computes. The report of `patch` lists
-them with the reason.
+"""Finds expressions that resemble the expression of a kernel, but that no oxiwarp kernel computes. The report
+of `patch` lists them, and says why no kernel computes them.
 """
 
 import ast

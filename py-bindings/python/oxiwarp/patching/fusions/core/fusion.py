@@ -92,8 +92,8 @@ class Fusion:
         """Return a text that says how much the results of the new method may differ from the original
         results. An example is "bit-exact".
 
-        `mode` is "exact" or "fast". In mode "fast", the text is "one rounding", unless `exactness` maps each
-        mode to a text.
+        `mode` is "exact" or "fast". If `exactness` is a dict, it has a text for each mode. If `exactness` is
+        a text, this is the text for mode "exact", and the text for mode "fast" is "one rounding".
         """
         if isinstance(self.exactness, str):
             return self.exactness if mode == "exact" else "one rounding"
@@ -112,10 +112,13 @@ class Fusion:
         return None
 
     def check(self, x: Any, cls: type, known: type) -> None:
-        """Raise `Unsuitable` unless `fits` accepts the object `x`, and `sources` has the source hashes of the
-        class `cls` of `x`.
+        """Raise `Unsuitable` if the fusion cannot replace the method of the object `x`.
 
-        `known` is the class whose name the fusion lists in `Fusion.classes`: `cls` itself or a base class of `cls`.
+        This is the case if the source of the class `cls` of `x` has a hash that `sources` does not list, or if
+        `fits` rejects `x`.
+
+        `known` is the class whose name the fusion lists in `Fusion.classes`: `cls` itself or a base class of
+        `cls`.
         """
         why = self.difference(cls, known) or self.fits(x)
         if why is not None:

@@ -68,9 +68,10 @@ class LaterLinear:
         return made
 
     def activated(self, separate: Callable[..., Tensor], out: Tensor | None = None) -> Tensor:
-        """Return the activation function of the product. If `out` is given, write the result to it.
+        """Apply an activation function to the product and return the result. If `out` is given, write the
+        result to it.
 
-        `separate` is the operator that computes only the activation, from the product.
+        If one kernel cannot compute both, the operator `separate` computes the activation from the product.
         """
 
         def apart() -> Tensor:
@@ -79,7 +80,9 @@ class LaterLinear:
         return self.fused(apart, out, epilogue=self.key[0].kind)
 
     def added(self, residual: Tensor, gate: Tensor, separate: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return `residual + gate * product`. The function `separate` computes it from the product."""
+        """Return `residual + gate * product`. If one kernel cannot compute it, the function `separate`
+        computes it from the product.
+        """
         like = type(residual) in PLAIN and residual.shape == self.shape and residual.dtype == self.dtype
         if like and type(gate) in PLAIN and gate.dtype in (self.dtype, torch.float32):
             return self.fused(lambda: separate(self.now()), None, residual=residual, gate=gate)
@@ -231,7 +234,9 @@ def may_compare(x: Tensor) -> bool:
 
 
 def is_distributed() -> bool:
-    """Return whether this process is one of several ranks, also if it has not joined its process group yet."""
+    """Return whether this process is one of several ranks. This is also True before the process joins its
+    process group.
+    """
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
         return True
     group = torch.distributed

@@ -83,7 +83,7 @@ def read(name: str) -> Any:
 
 
 def equal_from(content: Mapping[str, Any]) -> Equal:
-    """Return the table of equal bits from the content of its file. A size is (M, N, K)."""
+    """Return the table of the sizes with equal bits, from the content of its JSON file. A size is (M, N, K)."""
     return {
         environment: {
             (DTYPES[kind.partition(",")[0]], kind.endswith("bias")): frozenset(

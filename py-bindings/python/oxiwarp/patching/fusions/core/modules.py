@@ -41,8 +41,9 @@ def is_class(own: type, cls: type) -> bool:
     return own is cls or (own.__base__ is cls and getattr(own, "_oxiwarp_base", None) is cls)
 
 
-# This assignment has the effect of `torch.compiler.assume_constant_result`, but does not import Dynamo.
-# Dynamo then treats the result of `is_class` as a constant, and only guards on the class of the module.
+# This assignment has the effect of `torch.compiler.assume_constant_result`, but does not import Dynamo. It
+# makes Dynamo treat the result of `is_class` as a constant. Compiled code then checks only the class of the
+# module.
 is_class._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -92,11 +93,11 @@ def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) 
 
     The module must have no hooks, and its parameters must be plain tensors on `device`. If `kind` (class and
     parameter names) is given, the module must have this class and these parameters. An adapter or a quantised
-    module has another class or other parameters, so the result is False. Pass no `kind` only for a norm: its
-    `weight` and `bias` are then checked.
+    module has another class or other parameters, so the result is False. If `kind` is None, the module must
+    be a norm, and its `weight` and `bias` are checked.
 
-    After `patch`, the user may replace the module by another module with the same class and parameter names, because
-    the fused method reads the weights at each call. The caller must check for global hooks.
+    After `patch`, the user may replace the module by another module with the same class and parameter names,
+    because the fused method reads the weights at each call. The caller must check for global hooks.
     """
     parameters, known = module._parameters, NORM
     if kind is not None:

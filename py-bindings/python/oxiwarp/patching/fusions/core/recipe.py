@@ -1,5 +1,5 @@
-"""Defines the recipe of a patched object (the options of `patch` for the object), and creates the object's
-fused method.
+"""Defines the recipe of a patched object, and creates its fused method. The recipe contains the options of
+`patch` for this object.
 
 A fused method replaces the `forward` or `__call__` of a model's class. It runs oxiwarp kernels if the kernels
 support the arguments. Otherwise it calls the original method.

@@ -144,11 +144,11 @@ def attend(
     image_rotary_emb: Tables | None,
     out: Place | None = None,
 ) -> Tensor:
-    """Compute the attention over image tokens and, if there are any, text tokens. The result has shape `[B,
-    S, heads * D]`.
+    """Compute the attention over image tokens and, if there are any, text tokens. The result has shape
+    `[B, S, heads * D]`.
 
-    `projected` contains queries, keys and values of the image tokens, then of the text tokens. If the
-    attention kernel wrote its result into `out`, return `out.first`.
+    `projected` contains query, key and value of the image tokens, followed by query, key and value of the
+    text tokens. If `out` is given, the kernel may write its result there. If it does, return `out.first`.
     """
     of_image, of_text = projected[:3], [x for x in projected[3:] if isinstance(x, Tensor)]
     cos, sin = (None, None) if image_rotary_emb is None else image_rotary_emb

@@ -31,8 +31,8 @@ def norm(
 ) -> tuple[Tensor, ...]:
     """Compute the result of `HunyuanVideoTokenReplaceAdaLayerNormZero.forward` with oxiwarp's kernels.
 
-    Return a tuple. Its first element is the modulated norm. The other elements are the parts of the modulation that the
-    norm does not use, such as gates: first those for the tokens of later frames, then those for the tokens of the first
+    Return a tuple. Its first element is the modulated norm. Then follow the parts of the modulation that the
+    norm does not use, such as gates: first for the tokens of later frames, then for the tokens of the first
     frame.
     """
     normed, of_others, of_first = both_modulated(
@@ -63,8 +63,9 @@ def both_modulated(
     """Return the norm of `x`. The embedding `of_first` modulates the first `first` tokens, and `emb`
     modulates all later tokens.
 
-    Also return the other parts of both modulations, such as gates, as two sequences: those for the later tokens, and
-    those for the first tokens. `chunks` is the number of parts of a modulation, including shift and scale.
+    Also return two sequences with the other parts of the modulations, such as gates: first for the later
+    tokens, then for the first tokens. `chunks` is the number of parts of a modulation, including shift and
+    scale.
     """
     parts = [self.linear(self.silu(each)).chunk(chunks, dim=1) for each in (emb, of_first)]
     (shift, scale, *rest), (first_shift, first_scale, *first_rest) = parts

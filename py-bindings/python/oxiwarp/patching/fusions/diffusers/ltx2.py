@@ -19,8 +19,8 @@ from ..shared.residual_layer_norm import zeros
 
 MODULE = "diffusers.models.transformers.transformer_ltx2"
 Tables = tuple[Tensor, Tensor]
-# A shift, scale or gate: its values for each sample or token, and a table row or None. The kernel adds the
-# row to the values.
+# A shift, scale or gate, as a pair. The first element has the values for each sample or token. The second
+# element is a table row that the kernel adds to these values, or None.
 Modulation = tuple[Tensor, Tensor | None]
 NORMS = tuple(f"{of}{norm}" for of in ("", "audio_") for norm in ("norm1", "norm2", "norm3")) + (
     "audio_to_video_norm",

@@ -135,9 +135,9 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Compute the result of `MochiAttnProcessor2_0.__call__` with oxiwarp's kernels.
 
-    The kernel writes query and key of the video tokens into larger tensors, and those of the text tokens are then
-    copied behind them, so that no `torch.cat` is necessary. If gradients are enabled, and under torch.func transforms
-    and torch.compile, `torch.cat` is used instead.
+    The kernel writes query and key of the video tokens into larger tensors. Then query and key of the text
+    tokens are copied into the same tensors, so no `torch.cat` is necessary. If gradients are enabled, and
+    under torch.func transforms and torch.compile, `torch.cat` is used instead.
     """
     tokens, all_tokens = hidden_states.shape[1], hidden_states.shape[1] + encoder_hidden_states.shape[1]
     query, key, value = attn.to_q(hidden_states), attn.to_k(hidden_states), attn.to_v(hidden_states)

@@ -138,8 +138,9 @@ def accepts_vace_block(
     *args: Any,
     **kwargs: Any,
 ) -> bool:
-    """Return whether the kernels accept the control tokens (`accepts_block`), and the control tokens have the
-    dtype of the hidden states."""
+    """Return whether the control tokens have the dtype of the hidden states, and `accepts_block` accepts the control
+    tokens in place of the hidden states.
+    """
     return (
         temb.dim() == 3
         and same_dtype(hidden_states, control_hidden_states)

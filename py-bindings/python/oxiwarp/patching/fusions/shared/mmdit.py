@@ -17,7 +17,9 @@ from ..core.ops import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ..core.recipe import FusedRecipe
 from .feed_forward import add_branch, in_epilogue, later_branch
 
-ALIGNED = 128  # Alignment of a slice, in 16-bit elements. With a larger alignment, cuBLASLt chooses the same kernel.
+# A slice of a result must start at a multiple of this many 16-bit elements. cuBLASLt then chooses the same
+# kernel as for a separate tensor.
+ALIGNED = 128
 PART = "_oxiwarp_part"
 """Name of an attribute of views under torch.compile. Its value is the tensor that was split, and the index of
 the view in the split."""

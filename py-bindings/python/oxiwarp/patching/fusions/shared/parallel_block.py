@@ -62,8 +62,8 @@ copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", copy_chun
 
 
 class Place:
-    """A tensor `[B, S, columns]` for two results side by side: that of the attention in the first columns, and that of
-    the feed-forward in the others.
+    """A tensor `[B, S, columns]` for two results side by side: the attention's in the first columns, and the
+    feed-forward's in the others.
 
     The tensor is allocated when the attention calls `columns` or `heads`. The number of columns is not known
     earlier, because a rank of tensor parallelism computes only some of the heads.
@@ -85,9 +85,11 @@ class Place:
         return self.first
 
     def heads(self, query: Tensor) -> Tensor | None:
-        """Return the columns for the attention's result as a view in the shape of `query`, `[B, S, H, D]`.
+        """Return the part of the concatenated tensor into which the attention writes its result, as a view with
+        the shape of `query`: `[B, S, H, D]`.
 
-        Return None if `query` has another dtype, batch size or number of tokens than the feed-forward.
+        Return None if `query` and the input of the feed-forward's activation differ in dtype, batch size or
+        number of tokens.
         """
         if query.dtype != self.projected.dtype or query.shape[:2] != self.projected.shape[:2]:
             return None
@@ -132,8 +134,8 @@ def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
     """Compute `project(torch.cat([attended, inner], -1))` without the concatenation.
 
     The weight of `project` has columns for `attended` and columns for `inner`. First, `attended` is
-    multiplied by its columns, the bias is added, and the sum is rounded. Then the product of `inner` and its
-    columns is added.
+    multiplied by the first columns, the bias is added, and the sum is rounded. Then `inner` is multiplied by
+    the other columns, and this product is added.
     """
     weight, first = project.weight.t(), attended.shape[-1]
     y = torch.addmm(project.bias, attended.reshape(-1, first), weight[:first])
@@ -155,9 +157,7 @@ def writes_beside(projected: Tensor) -> bool:
 def side_by_side(
     attend: Attend, projected: Tensor | LaterLinear, how: FusedRecipe, op: Callable[..., Tensor]
 ) -> Tensor:
-    """Compute `torch.cat([attention, op(projected)], 2)`. The function `attend` returns `attention`. The
-    caller must have checked that `writes_beside(projected)` is True, or `projected` is a placeholder for a
-    linear.
+    """Compute `torch.cat([attention, op(projected)], 2)`. The function `attend` returns `attention`.
 
     `op` is an activation operator. `op` and `oxiwarp.attention` write directly into the concatenated tensor. If
     torch computes the attention, the attention is copied into it.

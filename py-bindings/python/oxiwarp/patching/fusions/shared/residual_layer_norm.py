@@ -45,7 +45,9 @@ def residual_layer_norm(
 
 
 def zeros(x: Tensor) -> Tensor:
-    """Return cached zeros `[N]` for `x` of shape `[..., N]`, with the dtype and the device of `x`."""
+    """Return a vector of N zeros for `x` of shape `[..., N]`, with the dtype and the device of `x`. The vector
+    is cached.
+    """
     return row(x.shape[-1], x.dtype, x.device)
 
 

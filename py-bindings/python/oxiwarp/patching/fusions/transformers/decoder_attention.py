@@ -39,8 +39,8 @@ def models_window(self: Any) -> int | None:
 
 
 # Maps the fingerprint (source hash) of an attention module's `forward` to the additional arguments that this
-# `forward` passes to the attention function. Models that the comments do not name may have the same
-# `forward`.
+# `forward` passes to the attention function. A comment names the models for which the `forward` was written.
+# Other models may have a copy of it.
 BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
     "7818b08f0bc1": {},  # The forward of Llama, Gemma and Granite.
     "80c074687dd5": {"sliding_window": models_window},  # The forward of Mistral and Mixtral.
