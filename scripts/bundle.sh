@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}
 bundle=dist/bundle
-limit_mb=50
+limit_mb=55
 
 shopt -s nullglob
 wheel=(dist/oxiwarp-*.whl)

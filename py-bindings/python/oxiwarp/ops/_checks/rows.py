@@ -61,6 +61,8 @@ def check_head_vectors(op: str, name: str, vectors: Tensor | None, x: Tensor) ->
     expected = x.shape[-2:] if vectors.dim() > 1 else x.shape[-1:]
     if vectors.shape != expected:
         raise RuntimeError(f"{op}: {name} has shape {list(vectors.shape)}, expected {list(expected)}")
+
+
 def check_index(op: str, index: Tensor | None, x: Tensor) -> None:
     """Raise RuntimeError unless `index` is None, or a contiguous tensor with one integer for each row of `x`."""
     if index is None:
