@@ -55,7 +55,7 @@ pub(super) fn ada_norm_fused_rms(device: &Device, t: Operands, stream: Stream) -
 /// Returns scale and shift with two rows each, and an index with the row for each row of `x`.
 fn chosen<'a>(t: &Operands<'a>) -> Result<(ScaleShift<'a>, View<'a>)> {
     let [rows, cols] = t.shape();
-    let [scale, shift] = [t.x[1].view(&[2, cols])?, t.x[2].view(&[2, cols])?];
+    let [scale, shift] = [t.vectors[0].view(&[2, cols])?, t.vectors[1].view(&[2, cols])?];
     Ok((ScaleShift { scale: scale.into(), shift: Some(shift.into()) }, t.targets.view(&[rows])?))
 }
 
@@ -76,7 +76,7 @@ pub(super) fn modulate_index(device: &Device, t: Operands, stream: Stream) -> Re
 /// An index chooses the row of the gate.
 pub(super) fn gated_residual_index(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (shape, [sum, ..]) = (t.shape(), t.y);
-    let (gate, index) = (t.x[2].view(&[2, shape[1]])?, t.targets.view(&shape[..1])?);
+    let (gate, index) = (t.vectors[0].view(&[2, shape[1]])?, t.targets.view(&shape[..1])?);
     let (x, y, sum) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, sum.view_mut(&shape)?);
     oxiwarp::gated_residual(device, x, y, gate.into(), Some(index), sum, GatedResidual::default(), stream)
 }

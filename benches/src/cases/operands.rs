@@ -129,7 +129,8 @@ impl Pool {
             let width = op.reads.get(input).map_or(0, |width| width(cols));
             Ok(vec![Device::cpu().upload(values.of(input, rows.start * width..rows.end * width))?])
         };
-        let sizes = Sizes { written, rows: rows.clone(), max: cols, workspace, sets: 1, outputs: OUTPUTS };
+        let max = op.vectors.iter().map(|width| width(cols)).max().unwrap_or(0).max(cols);
+        let sizes = Sizes { written, rows: rows.clone(), max, workspace, sets: 1, outputs: OUTPUTS };
         Self::of(&Device::cpu(), values, sizes, input)
     }
 

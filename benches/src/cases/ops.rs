@@ -149,6 +149,7 @@ pub const OPS: &[Op] = &[
     },
     Op {
         columns: MODULATED,
+        vectors: &[TWO_ROWS; 2],
         others: TARGET,
         call: norms::ada_norm_index,
         ..op("ada_norm-index", &[ROW], &[ROW], Choices::Vec4s)
@@ -241,6 +242,7 @@ pub const OPS: &[Op] = &[
     },
     Op {
         columns: MODULATED,
+        vectors: &[TWO_ROWS],
         others: TARGET,
         call: norms::gated_residual_index,
         ..op("gated_residual-index", &[ROW; 2], &[ROW], Choices::Vec4s)
@@ -270,6 +272,7 @@ pub const OPS: &[Op] = &[
     },
     Op {
         columns: MODULATED,
+        vectors: &[TWO_ROWS; 2],
         others: TARGET,
         call: norms::modulate_index,
         ..op("modulate-index", &[ROW], &[ROW], Choices::Vec4s)

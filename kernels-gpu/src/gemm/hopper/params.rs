@@ -30,7 +30,7 @@ pub struct GemmTile {
     pub stages: u32,
     /// Number of staging buffers per warp, which contain results for TMA to store. With 2, the warp fills one
     /// buffer while TMA reads the other one. Kernels that load an operand of the epilogue into these buffers
-    /// have more of them: see [`GemmTile::with_operand`].
+    /// have more of them: see `GemmTile::with_operand`.
     pub staging: u32,
     /// Blocks per cluster, 1 or 2. Two blocks of a cluster compute adjacent tiles, so both need the same tile
     /// of one operand. Each block loads half of this tile, and TMA copies this half to both blocks
