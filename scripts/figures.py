@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from generated import ROOT, table, write
@@ -44,9 +45,9 @@ def model(name: str, gpu: str = RUN.name) -> dict[str, Any]:
 
 
 @cache
-def rows(name: str) -> list[dict[str, str]]:
-    """Load a CSV file of the benchmark run."""
-    with (RUN / name).open(newline="") as file:
+def rows(name: str, folder: Path = RUN) -> list[dict[str, str]]:
+    """Load a CSV file of a benchmark run. `folder` has the results of a GPU."""
+    with (folder / name).open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -421,12 +422,12 @@ DTYPES = ("bfloat16", "float16", "float32")
 
 
 @cache
-def product_cases() -> dict[tuple[str, str], dict[str, dict[str, str]]]:
-    """Load the results of `products.py`. Return a dict that maps each case and shape to the results of the
-    implementations.
+def product_cases(gpu: str) -> dict[tuple[str, str], dict[str, dict[str, str]]]:
+    """Load the results of `products.py` on a GPU. Return a dict that maps each case and shape to the results
+    of the implementations.
     """
     cases: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
-    for row in rows("products.csv"):
+    for row in rows("products.csv", LATEST / gpu):
         cases.setdefault((row["case"], row["shape"]), {})[row["provider"]] = row
     return cases
 
@@ -439,11 +440,11 @@ def size_of_product(shape: str) -> str:
     return f"{tokens * (batch[0] if batch else 1)} x {depth} x {columns}"
 
 
-def plain_products() -> Iterator[str]:
+def plain_products(gpu: str) -> Iterator[str]:
     """Yield the table of matrix products without an epilogue."""
 
     def lines() -> Iterator[list[str]]:
-        for (case, shape), found in product_cases().items():
+        for (case, shape), found in product_cases(gpu).items():
             if case.endswith(("with bias", "without bias")):
                 own, other = found["oxiwarp"], found["product"]
                 speeds = (f"{float(row['tflops']):.0f}" for row in (other, own))
@@ -455,11 +456,11 @@ def plain_products() -> Iterator[str]:
     yield from table(head, lines())
 
 
-def products_of_few_rows() -> Iterator[str]:
+def products_of_few_rows(gpu: str) -> Iterator[str]:
     """Yield the table of matrix products with few rows."""
 
     def lines() -> Iterator[list[str]]:
-        for (case, shape), found in product_cases().items():
+        for (case, shape), found in product_cases(gpu).items():
             if case.endswith("few rows"):
                 own, other = found["oxiwarp"], found["product"]
                 times = (number(float(row["us"])) for row in (other, own))
@@ -470,11 +471,11 @@ def products_of_few_rows() -> Iterator[str]:
     yield from table(head, lines())
 
 
-def products_with_epilogues() -> Iterator[str]:
+def products_with_epilogues(gpu: str) -> Iterator[str]:
     """Yield the table of matrix products with an epilogue."""
 
     def lines() -> Iterator[list[str]]:
-        for (case, shape), found in product_cases().items():
+        for (case, shape), found in product_cases(gpu).items():
             if "cuBLAS and oxiwarp" in found:
                 times = {name: float(row["us"]) for name, row in found.items()}
                 own = times["oxiwarp"]
@@ -527,9 +528,12 @@ PAGES = {
         "decoders on two GPUs": language_on_two_gpus,
         "attention": lambda: attention("cuDNN", "FlashAttention-2"),
         "attention on an H100": lambda: attention("FlashAttention-3", "cuDNN", "FlashAttention-2", gpu="nvidia-h100"),
-        "products": plain_products,
-        "products with few rows": products_of_few_rows,
-        "products with epilogues": products_with_epilogues,
+        "products on an H200": partial(plain_products, "nvidia-h200"),
+        "products on an H100": partial(plain_products, "nvidia-h100"),
+        "products with few rows on an H200": partial(products_of_few_rows, "nvidia-h200"),
+        "products with few rows on an H100": partial(products_of_few_rows, "nvidia-h100"),
+        "products with epilogues on an H200": partial(products_with_epilogues, "nvidia-h200"),
+        "products with epilogues on an H100": partial(products_with_epilogues, "nvidia-h100"),
         "shapes of guides": guide_shapes,
         "goals": goals,
         "kernels": kernels,

@@ -146,9 +146,10 @@ fn core_is_compiled_once_for_all_crates_and_architectures() {
         folder.builder(name).archs([Arch::Sm80, Arch::Sm90, Arch::Sm100]).build().unwrap();
     }
     assert_eq!(["a", "b"].map(|name| folder.calls(name)), [3, 3]);
-    assert_eq!(folder.read("target/cuda-builder/sysroot/compilations").lines().count(), 1);
+    // A build with other flags and with line information uses the same `core`.
     folder.builder("a").rustc_arg("--cfg=two").line_info(true).build().unwrap();
-    assert_eq!(folder.read("target/cuda-builder/sysroot/compilations").lines().count(), 2);
+    assert!(folder.calls("a") > 3);
+    assert_eq!(folder.read("target/cuda-builder/sysroot/compilations").lines().count(), 1);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //!
 //! On an H200, blocks of 128 threads with one pack per thread reach 90 to 104 % of the bandwidth of a copy. A
 //! kernel with two or four packs per thread, or with blocks that process whole rows, takes up to 5 % more
-//! time (`benches/results/decisions/elementwise_forms.txt`).
+//! time (`benches/results/decisions/elementwise.txt`).
 use core::marker::PhantomData;
 
 use cuda_std::mem;
