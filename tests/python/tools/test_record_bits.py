@@ -22,22 +22,7 @@ OPS = ["gated_residual"]
 GPU_RECORD = Path(__file__).parents[1] / "data" / "bits.json.xz"
 """The record of a Hopper GPU. If a test says that calls or inputs changed, make the record again on such a GPU:
 `python benches/python/record_bits.py tests/python/data/bits.json.xz`."""
-NOT_RECORDED = {
-    "cross_entropy/class weights, label smoothing",
-    "ada_norm/LayerNorm, modulation chosen by token: Qwen-Image-Edit",
-    "ada_norm/torch.nn.RMSNorm with weight: MiniMax-H3",
-    "gated_residual/float32 residual, 16-bit branch",
-    "gated_residual/gate chosen by token: Qwen-Image-Edit",
-    "gated_residual_ada_norm/one gate per token, LayerNorm",
-    "gated_residual_ada_norm/torch.nn.RMSNorm without weight",
-    "modulate/chosen by token: Qwen-Image-Edit",
-    "cross_entropy/softcap: Gemma 2",
-    "linear/few rows",
-    "linear/with SwiGLU",
-    "linear/with bias and gated residual",
-    "linear/with bias and tanh GELU",
-    "rms_norm/weight and bias per head",
-}
+NOT_RECORDED: set[str] = set()
 """Uses of ops that are newer than the record."""
 
 
