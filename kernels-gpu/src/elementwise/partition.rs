@@ -222,7 +222,8 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         for i in 0..Self::LEN as usize {
             if let Some(location) = self.element(i) {
                 // SAFETY: the store writes one element. The caller guarantees that `rows` contains all rows
-                // of the launch, and `element` checked the index. No other thread writes this element.
+                // of the launch. The method `element` returned a location, so the index is in bounds. No
+                // other thread writes this element.
                 unsafe { store_element(location.of::<T>(rows), T::from_f32(lanes.get(i))) };
             }
         }

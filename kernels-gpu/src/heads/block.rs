@@ -55,7 +55,7 @@ impl<T: Elem> HeadRow<T> {
     unsafe fn normed<N: HeadNorm, A: Access>(&self, stats: Stats, at: u32, p: &HeadParams) -> [f32; 4] {
         let columns = Vec4Columns::of_one(at, self.operand.cols);
         // SAFETY: the loads read four columns of the row, the weight and the bias. The caller passes a
-        // readable row that has the column `at`. The host checked that weight and bias have as many columns
+        // readable row and the first of four columns, `at`. Columns past the end are not read. The host checked that weight and bias have as many columns
         // as the row.
         let (x, affine) = unsafe {
             (

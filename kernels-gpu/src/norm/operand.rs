@@ -83,8 +83,8 @@ pub(crate) struct ModulationRow<T, A> {
 }
 
 impl<T: Elem, A: Access> ModulationRow<T, A> {
-    /// Returns `table + value`, or `value` if there is no table, for the thread's columns of `tile` in f32.
-    /// If the modulation is absent, returns `None`.
+    /// Returns, in f32, the operand's elements for the thread's four columns of `tile`: `table + value`, or
+    /// only `value` if there is no table. Returns `None` if the launch does not have this operand.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> Option<[f32; 4]> {
         let value = self.value.lanes(tile)?;

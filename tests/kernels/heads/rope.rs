@@ -161,9 +161,9 @@ fn frequencies(device: &Device) {
                 f64::from(x[at]) * angle.cos() + if second { other } else { -other } * angle.sin()
             })
             .collect();
-        // The absolute error of sine and cosine is at most 2^-23, and the inputs are below 4. If 64 is added
-        // to all results, they have nearly the same ulp. A bound in ulp is then a bound of the absolute
-        // error.
+        // The absolute error of sine and cosine is at most 2^-23, and the magnitude of each element of `x` is
+        // below 4. This bounds the absolute error of a result, but the comparison takes a bound in ulp. If 64
+        // is added to all results, their ulp is nearly the same, so a bound in ulp bounds the absolute error.
         let shifted = |v: f64| v + 64.0;
         let got: Vec<f32> = y.download().iter().map(|v| v + 64.0).collect();
         within_ulps(&got, &expected.into_iter().map(shifted).collect::<Vec<_>>(), d, 1.0);

@@ -283,6 +283,6 @@ def plain_on_any_device(proj, x):
 def gelu_in_two(proj, x):
     """Compute the linear and the GELU separately, as a replacement of `gelu_product` in CPU tests.
 
-    On the CPU, torch's fused function uses a different GELU formula.
+    `gelu_product` calls torch's function for both, whose CPU implementation uses another GELU formula.
     """
     return nn.functional.gelu(proj(x).float(), approximate="tanh").to(x.dtype)

@@ -393,7 +393,8 @@ def test_no_memory_for_comparison(monkeypatch, tables):
 
 
 def test_lifecycle(tables, calls):
-    """`unpatch` restores the module. State dict, copies and pickled copies are as without the tables."""
+    """`unpatch` restores a module whose linear and GELU run in one kernel. The state dict of the patched module, its
+    copies and its pickled copies do not depend on whether the tables of sizes permit this kernel."""
     module, x = gelu(), integers(ROWS, K)
     own, state = module(x), copy.deepcopy(module.state_dict())
     patched(module)

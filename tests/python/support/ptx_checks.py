@@ -354,8 +354,8 @@ def check_width(sass: Sass) -> list[str]:
 
 
 def _count(sass: Sass, what: str, is_bad: Callable[[str, str], bool]) -> list[str]:
-    """Return one line per kernel entry with bad instructions. The line has the number of bad instructions
-    and their opcodes."""
+    """Return one line for each kernel entry that has instructions for which `is_bad` is True. The line has the
+    number of these instructions and their opcodes."""
     problems = []
     for name, code in sass.items():
         bad = [opcode + modifiers for opcode, modifiers, *_ in code if is_bad(opcode, modifiers)]

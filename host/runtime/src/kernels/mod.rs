@@ -433,7 +433,8 @@ fn by_name(entries: impl IntoIterator<Item = &'static Entry>) -> HashMap<&'stati
     entries.into_iter().flat_map(Entry::kernels).map(|kernel| (kernel.name, kernel)).collect()
 }
 
-/// Returns the key of a kernel: its address, because a kernel is a static variable.
+/// Returns the key of a kernel. The key is the address of the static variable of type [`Kernel`], which is
+/// different for each kernel.
 fn address(kernel: &'static Kernel) -> usize {
     std::ptr::from_ref(kernel).addr()
 }

@@ -54,7 +54,7 @@ pub(crate) unsafe fn store<K: Shape>(
 /// and `row + 8`.
 ///
 /// # Safety
-/// The kernel argument `p` belongs to this launch. The whole warp calls this function.
+/// `p` is the argument of the running kernel, so its pointers are valid. The whole warp calls this function.
 #[inline(always)]
 unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &HopperParams) -> [f32; 2] {
     let sums = softmax.sums();
@@ -125,7 +125,7 @@ unsafe fn store_staged<K: Shape>(
 /// The two rows are the queries `row` and `row + 8`.
 ///
 /// # Safety
-/// The kernel argument `p` belongs to this launch. The whole warp calls this function.
+/// `p` is the argument of the running kernel, so its pointers are valid. The whole warp calls this function.
 #[inline(always)]
 unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
     out: &[f32],

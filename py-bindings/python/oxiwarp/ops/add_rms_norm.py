@@ -118,8 +118,8 @@ def add_rms_norm(
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
             device. It may have the strides that `rms_norm` supports.
-        residual (Tensor): shape, dtype and device of `x`. `Tensor.view` must be able to merge all dimensions except the
-            last into at most two, and to merge the same dimensions of `x`.
+        residual (Tensor): shape, dtype and device of `x`. `Tensor.view` must be able to merge all dimensions of
+            `residual` except the last into at most two. It must be able to merge `x` in the same way.
         weight (Tensor | None): contiguous, shape `[N]`, in the dtype of `x` or in float32.
         eps (float): added to the mean of squares; finite, 0 or more.
         weight_offset (float): number that is added to `weight` in float32, as in `rms_norm`.

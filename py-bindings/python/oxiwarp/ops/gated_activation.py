@@ -189,7 +189,7 @@ def geglu(
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
             of `mode="fast"`, see `gelu`.
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. If
+        Gradients: The gradients of both factors are computed in float32 from the inputs and rounded once. If
             `gate` is given, the gradients of `x` and `gate` are the two halves of one tensor. The gradient of
             `bias` is the sum of these rounded gradients over the rows. oxiwarp computes this sum with
             `Tensor.sum`, after the kernel. A second derivative and forward-mode AD raise RuntimeError.
@@ -237,7 +237,7 @@ def swiglu(
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
             of `mode="fast"`, see `gelu`.
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+        Gradients: The gradients of both factors are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
 
@@ -281,7 +281,7 @@ def mul_and_silu(
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
             of `mode="fast"`, see `gelu`.
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+        Gradients: The gradients of both factors are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
 
@@ -324,7 +324,7 @@ def silu_and_mul(
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
             of `mode="fast"`, see `gelu`.
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+        Gradients: The gradients of both factors are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
 
@@ -367,7 +367,7 @@ def gelu_and_mul(
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
             of `mode="fast"`, see `gelu`.
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+        Gradients: The gradients of both factors are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
 
@@ -411,7 +411,7 @@ def gelu_tanh_and_mul(
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
             of `mode="fast"`, see `gelu`.
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+        Gradients: The gradients of both factors are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
 
@@ -466,7 +466,7 @@ def fatrelu_and_mul(
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to that of eager torch. For the error bounds
             of `mode="fast"`, see `gelu`.
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+        Gradients: The gradients of both factors are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
         Special values: `threshold` is rounded to the dtype of `x`, as in torch's CUDA kernel. It may be
@@ -511,7 +511,7 @@ def relu2_and_mul(
     Note:
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to
             `torch.square(torch.relu(first)) * second`. For the error bounds of `mode="fast"`, see `gelu`.
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+        Gradients: The gradients of both factors are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
 
@@ -556,7 +556,7 @@ def sigmoid_and_mul(
         Exactness: On a GPU, the result of `mode="exact"` is bitwise equal to `torch.sigmoid(first) * second`. The
             function `torch.nn.functional.glu` differs: it applies sigmoid to the second half, and rounds only the
             result. For the error bounds of `mode="fast"`, see `gelu`.
-        Gradients: The gradients of both halves are computed in float32 from the inputs and rounded once. The gradient
+        Gradients: The gradients of both factors are computed in float32 from the inputs and rounded once. The gradient
             of `bias` is the sum of these rounded gradients over the rows, computed with `Tensor.sum` after the kernel.
             A second derivative and forward-mode AD raise RuntimeError.
 

@@ -84,10 +84,10 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         Gradients: The gradients are computed in float32 from `x` and rounded once. The gradients of `weight`
             and `bias` are sums over all rows. These sums are deterministic. A second derivative and
             forward-mode AD raise RuntimeError.
-        Special values: If all elements of a row are equal, the result of this row is the bias. However, if N is
-            divisible by 4, the mean may be rounded, and the result can then differ from the bias, as in torch. If the
-            variance of a row overflows float32, the result of this row is NaN if N is divisible by 4, and otherwise the
-            bias, as in torch.
+        Special values: Like torch, the kernels have one algorithm for N divisible by 4, and another one for other N.
+            If all elements of a row are equal, the result of this row is the bias. With the first algorithm, the
+            rounding of the mean can change this result. If the variance of a row overflows float32, the first algorithm
+            returns NaN for this row, and the second one returns the bias.
 
     Source:
         `torch.nn.functional.layer_norm`; Ba, Kiros and Hinton, "Layer Normalization" (arXiv:1607.06450).

@@ -190,10 +190,10 @@ def accepts_attention(
     attention_mask: Tensor | None = None,
     image_rotary_emb: Tables | None = None,
 ) -> bool:
-    """Return whether the norms of queries and keys are diffusers' RMSNorms with weights in the dtype of the
-    input.
+    """Return whether the kernels support the norms and the rotary tables of a call.
 
-    If there are rotary tables, they must be float32 and have one row per video token.
+    The norms of queries and keys must be diffusers' RMSNorms with weights in the dtype of the input. Rotary
+    tables may be absent. Otherwise, they must be float32 and have one row per video token.
     """
     from diffusers.models.normalization import RMSNorm
 
