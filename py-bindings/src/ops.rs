@@ -45,8 +45,8 @@ macro_rules! operators {
             registered: OnceLock::new(),
         };
         unsafe extern "C-unwind" fn kernel(stack: *mut u64, _inputs: u64, _outputs: u64) {
-            // SAFETY: `call` requires an argument stack of the operator to which `ROW` belongs. torch calls this
-            // function only for this operator, and passes its argument stack.
+            // SAFETY: `call` requires an argument stack of the operator to which `ROW` belongs. torch calls
+            // this function only for this operator, and passes its argument stack.
             unsafe { ROW.call(stack) }
         }
         &ROW

@@ -341,9 +341,9 @@ impl Block {
         }
     }
 
-    /// Records that the threads `threads` have arrived at a block barrier or a warp barrier. The barrier orders
-    /// the accesses of these threads: the earlier accesses of each thread happen before the later accesses of
-    /// all others.
+    /// Records that the threads `threads` have arrived at a block barrier or a warp barrier. The barrier
+    /// orders the accesses of these threads: the earlier accesses of each thread happen before the later
+    /// accesses of all others.
     #[cold]
     #[inline(never)]
     pub(super) fn synchronize_active(&self, threads: impl Iterator<Item = usize> + Clone) {

@@ -55,8 +55,8 @@ impl<T: Elem> HeadRow<T> {
     unsafe fn normed<N: HeadNorm, A: Access>(&self, stats: Stats, at: u32, p: &HeadParams) -> [f32; 4] {
         let columns = Vec4Columns::of_one(at, self.operand.cols);
         // SAFETY: the loads read four columns of the row, the weight and the bias. The caller passes a
-        // readable row and the first of four columns, `at`. Columns past the end are not read. The host checked that weight and bias have as many columns
-        // as the row.
+        // readable row and the first of four columns, `at`. Columns past the end are not read. The host
+        // checked that weight and bias have as many columns as the row.
         let (x, affine) = unsafe {
             (
                 Vec4Row::<T, A>::of(&Rows::single(self.x.cast()), RowIndex::FIRST, columns),
