@@ -184,7 +184,6 @@ MUTANTS = {
     "no eps": ("rms_norm", other(eps=0.0)),
     "no bias of a norm": ("rms_norm", other(bias=None)),
     "rounds before the weight": ("rms_norm", other(rounding="before_weight")),
-    "rounds once": ("ada_norm", other(rounding="once")),
     "mode exact": ("swiglu", other(mode="exact")),
     "no clip": ("gated_residual", other(clip=False)),
     "tanh for erf": ("geglu", other(approximate="tanh")),

@@ -146,9 +146,9 @@ def test_blocks_that_are_left():
         report = oxiwarp.patch(BasicTransformerBlock(32, 2, 16, **options), allow_empty=True)
         return {row.reason for row in report if row.module_class.endswith("BasicTransformerBlock")}.pop()
 
-    assert reason(norm_type="ada_norm", num_embeds_ada_norm=10) == "its norm_type is 'ada_norm'"
+    assert reason(norm_type="ada_norm", num_embeds_ada_norm=10).startswith("its norm_type is 'ada_norm'")
     crossed = reason(norm_type="ada_norm_zero", num_embeds_ada_norm=10, cross_attention_dim=8)
-    assert crossed == "it has a norm1 with gates and a second attention"
+    assert crossed.startswith("it has a norm1 with gates and a second attention")
     assert reason() == ""
 
 

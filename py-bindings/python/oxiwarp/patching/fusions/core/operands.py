@@ -60,15 +60,16 @@ def common_shape(tensors: list[Tensor]) -> tuple[int, ...] | None:
     return shape
 
 
-def as_row_operands(count: int, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+def as_row_operands(count: int, operands: tuple[Any, ...], chosen: bool = False) -> tuple[Any, ...]:
     """Convert the operands of an operator that works on rows. Each tensor in the result has a contiguous last
     dimension.
 
     The first `count` operands are promoted to a common dtype and expanded to the shape to which all operands
     broadcast. Each other tensor is converted to float32 unless it already has the common dtype. If the
-    operands do not broadcast, return them unchanged.
+    operands do not broadcast, return them unchanged. If `chosen` is True, an index chooses rows of the other
+    tensors, so these tensors do not broadcast.
     """
-    tensors = [x for x in operands if isinstance(x, Tensor) and x.dim() > 0]
+    tensors = [x for x in operands[: count if chosen else None] if isinstance(x, Tensor) and x.dim() > 0]
     first = [x for x in operands[:count] if isinstance(x, Tensor)]
     dtype = functools.reduce(torch.promote_types, [x.dtype for x in first])
     shape = common_shape(tensors)
@@ -99,9 +100,9 @@ def refitted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if same(made, args) and all(x is options[key] for key, x in tables.items()):
             return NotImplemented
         return op(*made, **options | tables)
-    count = ROWS[name]
+    count, chosen = ROWS[name], options.get("index") is not None
     operands = (*args[:count], *[per_batch(x, args[0]) for x in args[count:]]) if name in PER_BATCH else args
-    made = as_row_operands(count, operands)
+    made = as_row_operands(count, operands, chosen)
     if name in RESIDUAL and args[0].dtype == made[0].dtype != args[1].dtype:
         # The kernel rounds the product `gate * y` to the common dtype of the two, so keep their dtypes.
         y, *rest = (as_rows(x) if isinstance(x, Tensor) and x.dim() > 0 else x for x in args[1:])
@@ -122,8 +123,9 @@ def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """
     x, y, gate, *by = args
     table, clip = options.get("gate_table"), options.get("clip", False)
-    by_sum = {"gate_table": table, "clip": clip, "mode": options.get("mode", "exact")}
-    made = as_row_operands(2, (x, y, gate))
+    index = options.get("index")
+    by_sum = {"gate_table": table, "clip": clip, "index": index, "mode": options.get("mode", "exact")}
+    made = as_row_operands(2, (x, y, gate), index is not None)
     if gate is None:
         total = made[0] + made[1]
     else:
@@ -133,15 +135,16 @@ def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     if name == "gated_residual":
         return total
     options = {key: value for key, value in options.items() if key not in ("gate_table", "clip")}
-    by = list(as_row_operands(1, (total, *by)))
+    by = list(as_row_operands(1, (total, *by), index is not None))
     return ops.ada_norm(*by, **widened(options, total.dtype)), total
 
 
 def widened(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """Return keyword arguments for an operator, in which each tensor has `dtype` or float32. Tensors with
-    another dtype are converted to float32."""
+    """Return keyword arguments for an operator, in which each tensor except an index has `dtype` or float32.
+    Tensors with another dtype are converted to float32."""
     return {
-        key: x.to(WIDE) if isinstance(x, Tensor) and x.dtype not in (dtype, WIDE) else x for key, x in options.items()
+        key: x.to(WIDE) if isinstance(x, Tensor) and key != "index" and x.dtype not in (dtype, WIDE) else x
+        for key, x in options.items()
     }
 
 
