@@ -5,7 +5,7 @@
 //! exports functions that launch the kernels, and the function [`entries`], which lists the kernels with
 //! their parameters. Kernel arguments are numbers, pointers and `repr(C)` structs. The crate `host` fills in
 //! these structs.
-#![cfg_attr(test, allow(dead_code, unused_macros, unused_imports))]
+#![cfg_attr(test, allow(dead_code))]
 // The attribute `allow(unused_features)` is needed because `cuda_builder` compiles each operator as a
 // separate unit, which becomes one PTX file. A unit without kernels does not use the feature `abi_ptx`, so
 // rustc would warn about an unused feature. For example, the units of the attention operators have no kernels

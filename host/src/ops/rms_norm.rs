@@ -76,8 +76,8 @@ const KERNELS: RowKernels<RmsNormKernel> = RowKernels {
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported, or if `y` overlaps an
-/// input. The same applies if `eps` is negative or not finite, or if `weight_offset` is not finite. [`Error`]
-/// lists further errors, such as those of the GPU driver.
+/// input. The same applies if `eps` is negative or not finite, or if `weight_offset` is not finite.
+/// [`Error`](crate::Error) lists further errors, such as those of the GPU driver.
 pub fn rms_norm(
     device: &Device,
     x: View,

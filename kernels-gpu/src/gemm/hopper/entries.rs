@@ -5,6 +5,7 @@
 /// The first line has the kernel arguments, the type of the epilogue, and the arguments of
 /// [`gemm`](super::kernel::gemm). Each further line has the name of a kernel and its type in the module
 /// [`shape`](super::shape), which determines the tile sizes.
+#[allow(unused_macros)] // Only the units of matrix products on Hopper use the macro.
 macro_rules! hopper_products {
     ($arguments:tt => $epilogue:ty, $values:tt;
      $($name:ident<$T:ident: $elements:tt>($kernel:ident));+ $(;)?) => {
@@ -18,4 +19,5 @@ macro_rules! hopper_products {
         );+ }
     };
 }
+#[allow(unused_imports)]
 pub(crate) use hopper_products;
