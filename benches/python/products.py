@@ -54,7 +54,7 @@ class Row:
     high_us: float
     tflops: float
     of_product: float
-    """Time of `F.linear` alone, divided by this time."""
+    """Time of `F.linear` without the epilogue, divided by this time."""
     of_copy: float
     """Bandwidth of the operands and the result, divided by that of a device copy."""
     equal: float

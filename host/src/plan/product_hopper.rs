@@ -148,7 +148,7 @@ pub(crate) struct FewRows<L> {
 const NARROW: u32 = 8192;
 
 impl<L: Copy> FewRows<L> {
-    /// Returns the kernel in which one cluster has tiles for all rows of `y`, or `None` if there is none.
+    /// Returns the kernel in which one cluster has tiles for all rows of `y`, or `None` if no kernel has.
     fn choose(&self, a: &Product) -> Option<(GemmTile, L)> {
         let narrow = a.y.columns <= NARROW;
         Some(match a.y.rows {

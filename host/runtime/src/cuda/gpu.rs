@@ -54,7 +54,7 @@ impl Description {
     /// Returns the properties of a GPU without creating a context. The properties include the architecture of
     /// the PTX to load. If the caller passes `arch`, the architecture is `arch`, and the function fails if
     /// PTX for `arch` does not run on the GPU. Otherwise, it is the newest portable architecture whose PTX
-    /// runs on the GPU. If there is none, the function fails.
+    /// runs on the GPU. Without a GPU, the function fails.
     fn of(device: Device, arch: Option<Arch>) -> Result<Self> {
         let name = device.name().map_err(raw::failed("cuDeviceGetName"))?;
         let major = attribute(device, DeviceAttribute::ComputeCapabilityMajor)?;

@@ -34,7 +34,7 @@ pub struct Tiles {
 
 /// Tile sizes for head dimensions up to 64. At these head dimensions, the exponentials of the softmax take as
 /// long as the matrix multiplications, so three consumer warpgroups take turns. Each of their threads has 160
-/// registers, of which 128 contain scores, probabilities and the result. A kernel with two consumer
+/// registers. Of these, 128 contain scores, probabilities and the result. A kernel with two consumer
 /// warpgroups and larger tiles was slower.
 pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2, staged: false };
 /// Tile sizes for head dimensions up to 96.

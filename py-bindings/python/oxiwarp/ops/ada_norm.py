@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ._checks.rows import check_index, check_modulation, check_norm, is_exact, is_rms, rows_of
+from ._checks.rows import check_index, check_modulations, check_norm, is_exact, is_rms
 from ._frames import frames_of
 from ._function import Function, apply
 from ._mixed import plain, widened
@@ -26,13 +26,10 @@ def check(
 ) -> None:
     """Raise RuntimeError if the kernels do not support one of the operands of a modulated norm.
 
-    `mixed` says whether operands may have one column, and the 16-bit dtype that `x` does not have.
-    `modulations` maps a name such as "scale" to a pair of tensors: the scale, and the table that is added to it.
+    The function `check_modulations` describes `mixed`, `index` and `modulations`.
     """
     check_norm(op, x, weight, bias, eps, mixed)
-    rows = rows_of(index, next(iter(modulations.values()))[0])
-    for name, (value, table) in modulations.items():
-        check_modulation(op, name, value, table, x, per_row=mixed, mixed=mixed, rows=rows)
+    check_modulations(op, x, index, mixed, modulations)
 
 
 def _check(

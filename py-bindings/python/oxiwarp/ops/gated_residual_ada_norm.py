@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ._checks.rows import check_branch, check_index, check_modulation, check_norm, is_exact, is_rms, rows_of
+from ._checks.rows import check_branch, check_index, check_modulations, check_norm, is_exact, is_rms
 from ._frames import frames_of
 from ._function import Function, apply
 from ._mixed import chosen, plain, widened
@@ -33,9 +33,7 @@ def _check(
 ) -> None:
     check_norm(NAME, x, weight, bias, eps, mixed=True)
     check_branch(NAME, x, y)
-    rows = rows_of(index, modulations["scale"][0])
-    for name, (value, table) in modulations.items():
-        check_modulation(NAME, name, value, table, x, per_row=True, mixed=True, rows=rows)
+    check_modulations(NAME, x, index, True, modulations)
     check_index(NAME, index, x)
 
 

@@ -147,6 +147,20 @@ def _check_repeats(op: str, name: str, value: Tensor, x: Tensor) -> None:
         )
 
 
+def check_modulations(
+    op: str, x: Tensor, index: Tensor | None, mixed: bool, modulations: dict[str, tuple[Tensor | None, Tensor | None]]
+) -> None:
+    """Raise RuntimeError if a kernel of the operator `op` does not support one of the modulations of `x`.
+
+    `modulations` maps a name such as "scale" to a pair of tensors: the scale, and the table that is added to it.
+    `index` chooses rows of the modulations, or is None. `mixed` says whether operands may have one column, and the
+    16-bit dtype that `x` does not have.
+    """
+    rows = rows_of(index, modulations["scale"][0])
+    for name, (value, table) in modulations.items():
+        check_modulation(op, name, value, table, x, per_row=mixed, mixed=mixed, rows=rows)
+
+
 def rows_of(index: Tensor | None, first: Tensor | None) -> int | None:
     """Return the number of rows from which an index chooses, or None if there is no index. `first` is a scale or a
     gate."""
