@@ -12,7 +12,7 @@ use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values};
 
 use super::activation::ALL;
-use crate::support::activation_case::{allowed, reference, slope, within};
+use crate::support::activation_case::{allowed, reference, rounding, slope, within};
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
@@ -107,13 +107,18 @@ fn check<T: Element>(
     let [y, dx] = run(device, input, packed, layouts, params);
     let wide = |i: usize| input.at(i, params.gate).map(f64::from);
     let expected: Vec<f64> = (0..y.len()).map(|i| wide(i)[0] * reference(f, wide(i)[1])).collect();
-    // In exact mode, the op rounds the activation and the product to the element type, so the allowed error
-    // doubles. With a bias, exact mode also rounds the sums with the bias. The bound ignores these roundings,
-    // because no test calls this function with a bias in exact mode.
-    let times = if params.roundings == Roundings::Exact { 2.0 } else { 1.0 };
+    // In exact mode, the op rounds the activation, and then the product. The value multiplies the error of the
+    // activation. With a bias, exact mode also rounds the sums with the bias. The bound ignores these
+    // roundings, because no test calls this function with a bias in exact mode.
     within(&y, &expected, |i| {
-        let [x, gate] = wide(i);
-        times * allowed::<T>(f, params.roundings, expected[i], x.abs().max(1.0) * gate)
+        let [x, gate] = wide(i).map(f64::abs);
+        match params.roundings {
+            Roundings::Exact => {
+                let activation = x * allowed::<T>(f, params.roundings, reference(f, wide(i)[1]), gate);
+                activation + rounding::<T>(expected[i].abs() + activation)
+            }
+            Roundings::Once => allowed::<T>(f, params.roundings, expected[i], x.max(1.0) * gate),
+        }
     });
 
     let gradient = |i: usize| {

@@ -33,7 +33,23 @@ pub fn slope(f: Activation, x: f64) -> f64 {
     (reference(f, x + 1e-5) - reference(f, x - 1e-5)) / 2e-5
 }
 
-/// Returns the allowed error of a result: half an ulp of the result, plus an error in proportion to `scale`.
+/// Returns the error that rounding a result of this size to the element type can cause: half an ulp, and at
+/// least half of the distance between two subnormal numbers of float16.
+pub fn rounding<T: Element>(size: f64) -> f64 {
+    1.01 * epsilon::<T>() * size.abs() + 2.0_f64.powi(-25)
+}
+
+fn epsilon<T: Element>() -> f64 {
+    match T::DTYPE {
+        oxiwarp::Dtype::F32 | oxiwarp::Dtype::I64 | oxiwarp::Dtype::I32 | oxiwarp::Dtype::Bool => {
+            2.0_f64.powi(-24)
+        }
+        oxiwarp::Dtype::F16 => 2.0_f64.powi(-11),
+        oxiwarp::Dtype::Bf16 => 2.0_f64.powi(-8),
+    }
+}
+
+/// Returns the allowed error of a result: its `rounding`, plus an error in proportion to `scale`.
 /// `scale` is the size of the input. If the result is a product with further factors, `scale` includes these
 /// factors.
 ///
@@ -44,15 +60,9 @@ pub fn slope(f: Activation, x: f64) -> f64 {
 pub fn allowed<T: Element>(f: Activation, roundings: Roundings, expected: f64, scale: f64) -> f64 {
     let chain = matches!(f, Activation::GeluNew | Activation::GeluFast | Activation::GeluQuick);
     let scale = if f == Activation::Sigmoid { scale.abs().max(1.0) } else { scale };
-    let epsilon = match T::DTYPE {
-        oxiwarp::Dtype::F32 | oxiwarp::Dtype::I64 | oxiwarp::Dtype::I32 | oxiwarp::Dtype::Bool => {
-            2.0_f64.powi(-24)
-        }
-        oxiwarp::Dtype::F16 => 2.0_f64.powi(-11),
-        oxiwarp::Dtype::Bf16 => 2.0_f64.powi(-8),
-    };
-    let lost = if chain && roundings == Roundings::Exact { 4.0 * epsilon } else { 0.0 } + 2.0_f64.powi(-20);
-    1.01 * epsilon * expected.abs() + lost * scale.abs() + 2.0_f64.powi(-25)
+    let lost =
+        if chain && roundings == Roundings::Exact { 4.0 * epsilon::<T>() } else { 0.0 } + 2.0_f64.powi(-20);
+    rounding::<T>(expected) + lost * scale.abs()
 }
 
 /// Panics if the error of element `i` exceeds `allowed(i)` for any `i`. The message names the element with
