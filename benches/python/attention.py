@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from attention_inputs import INPUTS, Sizes, relative_error
 from environment import begin
 from forms import DTYPE, Inputs, Result
-from timing import calls_for, capture, race, sets_for
+from timing import race_calls
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -43,9 +43,6 @@ BACKENDS = {
     "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
 CHECKED = 32  # Errors are computed for this many queries at the start and at the end of a sequence.
-# The benchmark rotates through at most this many sets of inputs. More sets are not needed, because large
-# inputs exceed the L2 cache.
-MOST_SETS = 8
 # Upper limit of oxiwarp's error divided by FlashAttention-2's error. If FlashAttention-2 did not run, the
 # divisor is the smallest error of a baseline.
 LIMIT = 1.02
@@ -241,11 +238,8 @@ def measure(case: Case, rounds: int) -> list[Row]:
     """Measure every attention implementation that runs on this GPU."""
     first = inputs_of(case)
     errors, providers = errors_of(case, first, lambda y: error_of(case, first, y)), providers_of(case)
-    device = first["q"].device
-    count = min(MOST_SETS, sets_for(sum(x.nbytes for x in first.values()), device))
-    sets = [first] + [inputs_of(case) for _ in range(count - 1)]
-    calls = calls_for(first["q"].nbytes, len(sets), device)
-    times = race({name: capture(providers[name], sets, calls) for name in errors}, rounds)
+    ran = {name: providers[name] for name in errors}
+    times = race_calls(ran, first, lambda: inputs_of(case), first["q"].nbytes, rounds)
     cudnn = times[CUDNN].median if CUDNN in times else float("nan")
     return [
         Row(case.what, said(case.sizes), name, time.median, time.low, time.high,

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from attention_regions import Faster, Ratios, Size, faster
 from environment import ROOT, begin
 from forms import DTYPE, Inputs
-from timing import calls_for, capture, race, sets_for
+from timing import race_calls
 
 TABLE = ROOT / "py-bindings" / "python" / "oxiwarp" / "patching" / "fusions" / "core" / "attention_table.py"
 COLUMNS = (64, 128)  # head dimensions of the models whose attention `patch` can replace
@@ -34,7 +34,6 @@ QUERIES = (512, 1024, 2048, 2688, 4608, 8064)
 KEYS = (77, 128, 256, 512, 1024, 2048, 4608, 8064)
 # The numbers of batches and heads of Wan 1.3B, FLUX, SDXL and LTX-Video.
 HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))
-MOST_SETS = 8  # The benchmark rotates through at most this many sets of inputs.
 WIDTH = 118  # Lines of the written table have at most this many columns.
 CLOSE = 0.01  # Results of oxiwarp and torch may differ by this much. Two torch backends differ by up to 0.005.
 
@@ -103,12 +102,8 @@ def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, h
     torch.full_like(first["q"], torch.nan)
     mine, right = ours(first).float(), torchs(first).float()
     difference = float((mine - right).norm() / right.norm())
-    device = first["q"].device
-    count = min(MOST_SETS, sets_for(sum(x.nbytes for x in first.values()), device))
-    sets = [first] + [inputs_of(*size) for _ in range(count - 1)]
-    calls = calls_for(first["q"].nbytes, count, device)
-    turns = {call: capture(lambda x, call=call: lambda: call(x), sets, calls) for call in (ours, torchs)}
-    times = race({call.__name__: turn for call, turn in turns.items()}, rounds)
+    calls = {call.__name__: lambda x, call=call: lambda: call(x) for call in (ours, torchs)}
+    times = race_calls(calls, first, lambda: inputs_of(*size), first["q"].nbytes, rounds)
     ours_us, torch_us = (round(times[name].median, 2) for name in ("ours", "torchs"))
     return Row(*size, ours_us, torch_us, float(f"{difference:.1e}"))
 

@@ -31,7 +31,7 @@ from environment import begin
 from forms import Inputs
 from linear_results import adopt
 from linear_sizes import SIZES, Size, of_model, parsed, with_rows
-from timing import calls_for, capture, race, sets_for
+from timing import race_calls
 from torch import Tensor
 
 import oxiwarp
@@ -46,7 +46,6 @@ from oxiwarp.patching.fusions.core.linear_tables import (
 
 SCALES = (1.0, 1.0, 0.0)
 """One random input for each scale. 0 stands for an input with magnitudes of many orders."""
-MOST_SETS = 8  # The benchmark rotates through at most this many sets of inputs.
 
 
 @dataclass(frozen=True)
@@ -136,13 +135,11 @@ def speed_of(size: Size, rounds: int) -> Speed:
     assert kind is not None
     first = inputs_of(size)
     exact = have_same_bits(fused(kind)(first), separate(kind, oxiwarp.linear)(first))
-    device, results = first["x"].device, 2 * m * n
-    count = min(MOST_SETS, sets_for(sum(x.nbytes for x in first.values()), device))
-    sets = [first] + [inputs_of(size) for _ in range(count - 1)]
-    calls = calls_for(results, count, device)
     ways = {"fused": fused(kind), "separate": separate(kind)} | ({"library": library} if kind == "gelu_tanh" else {})
-    turns = {name: capture(lambda x, way=way: lambda: way(x), sets, calls) for name, way in ways.items()}
-    times = {name: round(time.median, 2) for name, time in race(turns, rounds).items()}
+    calls = {name: lambda x, way=way: lambda: way(x) for name, way in ways.items()}
+    results = 2 * m * n  # bytes of the result in a 16-bit dtype
+    raced = race_calls(calls, first, lambda: inputs_of(size), results, rounds)
+    times = {name: round(time.median, 2) for name, time in raced.items()}
     return Speed(kind, m, n, k, times["fused"], times["separate"], times.get("library"), exact)
 
 

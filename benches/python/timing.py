@@ -31,6 +31,7 @@ RESULTS = 1 / 24  # The results of a graph take at most this fraction of the GPU
 # A call that takes more than this many µs counts as slow. Its launch is shorter than its kernel, so a graph
 # of few calls is enough.
 SLOW = 200
+MOST_SETS = 8  # `race_calls` rotates through at most this many sets of inputs.
 LONGEST = 4e3  # If calls are slow, a graph has fewer calls, so that its replay takes about this many µs.
 COPIES = 4  # One measurement of the device copy makes this many copies.
 # The tensor for the device copy has at least this many bytes. It has up to twice as many if the memory is
@@ -159,6 +160,22 @@ def race(turns: dict[str, Turn], rounds: int) -> dict[str, Time]:
         name: Time.of([begin.elapsed_time(end) * 1e3 / turns[name].calls for begin, end in pairs])
         for name, pairs in events.items()
     }
+
+
+def race_calls(
+    prepare: dict[str, Callable[[Inputs], Callable[[], Result]]],
+    first: Inputs,
+    make: Callable[[], Inputs],
+    output_bytes: int,
+    rounds: int,
+) -> dict[str, Time]:
+    """Time implementations alternately, each as a CUDA graph of calls that rotate through sets of inputs. The
+    first set is `first`, and `make` returns each other set. `prepare` is as in `capture`."""
+    device = next(iter(first.values())).device
+    count = min(MOST_SETS, sets_for(bytes_of(*first.values()), device))
+    sets = [first] + [make() for _ in range(count - 1)]
+    calls = calls_for(output_bytes, count, device)
+    return race({name: capture(one, sets, calls) for name, one in prepare.items()}, rounds)
 
 
 def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
