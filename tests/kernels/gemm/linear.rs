@@ -20,7 +20,8 @@ pub const TESTS: &[Test] = &[
     ("linear::alignment", alignment),
     ("linear::many_tiles", many_tiles),
     ("linear::infinite_inputs", infinite_inputs),
-    ("linear::equal_bits", equal_bits),
+    ("linear::f16_equal_bits", equal_bits::<f16>),
+    ("linear::bf16_equal_bits", equal_bits::<bf16>),
 ];
 
 /// Returns a range of numbers. If the op skips as many kernels as such a number says, it launches the next
@@ -147,34 +148,30 @@ fn infinite_inputs(device: &Device) {
 /// Tests that all kernels give the same bits, and that the test runs all of them. Each element of the result
 /// has one accumulator, to which the products are added in the order of K. The result therefore does not
 /// depend on the tile size.
-fn equal_bits(device: &Device) {
-    fn of<T: Element>(device: &Device) {
-        let mut names: Vec<String> = vec![];
-        let few_rows = [[15, 200, 1400], [17, 264, 72], [64, 136, 200], [31, 8328, 24], [49, 8200, 24]];
-        for sizes in [[130, 136, 200], [65, 72, 104], [200, 24, 72]].into_iter().chain(few_rows) {
-            let p = LinearCase::of(sizes, true);
-            let inputs = LinearInputs::<T>::new(device, &p);
-            let mut results: Vec<Vec<T>> = vec![];
-            for skip in skips(device) {
-                case!("{p:?}, skip {skip}");
-                let device = skipping(device, skip);
-                results.push(inputs.run(&device, &p));
-                names.extend(device.take_launches());
-            }
-            for other in &results[1..] {
-                same_bits(other, &results[0]);
-            }
+fn equal_bits<T: Element>(device: &Device) {
+    let mut names: Vec<String> = vec![];
+    let few_rows = [[15, 200, 1400], [17, 264, 72], [64, 136, 200], [31, 8328, 24], [49, 8200, 24]];
+    for sizes in [[130, 136, 200], [65, 72, 104], [200, 24, 72]].into_iter().chain(few_rows) {
+        let p = LinearCase::of(sizes, true);
+        let inputs = LinearInputs::<T>::new(device, &p);
+        let mut results: Vec<Vec<T>> = vec![];
+        for skip in skips(device) {
+            case!("{p:?}, skip {skip}");
+            let device = skipping(device, skip);
+            results.push(inputs.run(&device, &p));
+            names.extend(device.take_launches());
         }
-        let few_rows = ["64x16", "64x16_half", "64x32", "64x32_half", "64x64"];
-        let others = ["128x128", "128x192", "128x256", "192x192", "256x128", "256x192"];
-        let hopper: Vec<_> =
-            few_rows.iter().chain(&others).map(|tile| format!("linear_hopper_{tile}_smem ")).collect();
-        let kernels = ["linear_128x128_smem ", "linear_64x64_smem ", "linear_64x64_general_smem "];
-        let hopper = if skips(device).len() > kernels.len() { &hopper[..] } else { &[] };
-        for kernel in hopper.iter().map(String::as_str).chain(kernels) {
-            assert!(names.iter().any(|name| name.starts_with(kernel)), "{kernel}is not in {names:?}");
+        for other in &results[1..] {
+            same_bits(other, &results[0]);
         }
     }
-    of::<f16>(device);
-    of::<bf16>(device);
+    let few_rows = ["64x16", "64x16_half", "64x32", "64x32_half", "64x64"];
+    let others = ["128x128", "128x192", "128x256", "192x192", "256x128", "256x192"];
+    let hopper: Vec<_> =
+        few_rows.iter().chain(&others).map(|tile| format!("linear_hopper_{tile}_smem ")).collect();
+    let kernels = ["linear_128x128_smem ", "linear_64x64_smem ", "linear_64x64_general_smem "];
+    let hopper = if skips(device).len() > kernels.len() { &hopper[..] } else { &[] };
+    for kernel in hopper.iter().map(String::as_str).chain(kernels) {
+        assert!(names.iter().any(|name| name.starts_with(kernel)), "{kernel}is not in {names:?}");
+    }
 }

@@ -16,13 +16,20 @@ use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("linear_activation::functions", functions),
-    ("linear_activation::bits", |device| both(device, activation_bits::<f16>, activation_bits::<bf16>)),
-    ("linear_activation::f64", |device| both(device, activation_f64::<f16>, activation_f64::<bf16>)),
-    ("linear_gated_activation::bits", |device| both(device, gated_bits::<f16>, gated_bits::<bf16>)),
-    ("linear_gated_activation::f64", |device| both(device, gated_f64::<f16>, gated_f64::<bf16>)),
-    ("linear_gated_residual::bits", |device| both(device, residual_bits::<f16>, residual_bits::<bf16>)),
-    ("linear_gated_residual::f64", |device| both(device, residual_f64::<f16>, residual_f64::<bf16>)),
-    ("linear_gated_residual::gates", |device| both(device, gates::<f16>, gates::<bf16>)),
+    ("linear_activation::f16_bits", activation_bits::<f16>),
+    ("linear_activation::bf16_bits", activation_bits::<bf16>),
+    ("linear_activation::f16_against_f64", activation_f64::<f16>),
+    ("linear_activation::bf16_against_f64", activation_f64::<bf16>),
+    ("linear_gated_activation::f16_bits", gated_bits::<f16>),
+    ("linear_gated_activation::bf16_bits", gated_bits::<bf16>),
+    ("linear_gated_activation::f16_against_f64", gated_f64::<f16>),
+    ("linear_gated_activation::bf16_against_f64", gated_f64::<bf16>),
+    ("linear_gated_residual::f16_bits", residual_bits::<f16>),
+    ("linear_gated_residual::bf16_bits", residual_bits::<bf16>),
+    ("linear_gated_residual::f16_against_f64", residual_f64::<f16>),
+    ("linear_gated_residual::bf16_against_f64", residual_f64::<bf16>),
+    ("linear_gated_residual::f16_gates", gates::<f16>),
+    ("linear_gated_residual::bf16_gates", gates::<bf16>),
     ("linear_gated_residual::layouts", residual_layouts),
 ];
 
@@ -32,11 +39,6 @@ const FUNCTIONS: [Activation; 4] =
 /// Sizes M, N and K around the tile sizes of all kernels. N is a multiple of 16.
 const SIZES: [[i64; 3]; 6] =
     [[130, 144, 200], [65, 80, 104], [257, 48, 72], [1, 16, 8], [33, 400, 24], [70, 208, 136]];
-
-fn both(device: &Device, f16: fn(&Device), bf16: fn(&Device)) {
-    f16(device);
-    bf16(device);
-}
 
 /// Returns the number of kernels of an op with an epilogue. The op has `hopper` kernels for Hopper, and three
 /// for all GPUs.
