@@ -82,7 +82,7 @@ operators! {
     rms_norm_affine, rms_norm_affine_out => oxiwarp::rms_norm_affine, [Like];
     rms_norm_backward => oxiwarp::rms_norm_backward, [Like, Gradient("dweight"), Gradient("dbias"), SUMS];
     rms_norm_gated => oxiwarp::rms_norm_gated, [Like];
-    rope, rope_pair => rope, [LikeOf("q"), LikeOf("k")];
+    rope, rope_pair, rope_out => rope, [LikeOf("q"), LikeOf("k")];
     softmax => oxiwarp::softmax, [Like];
     softmax_backward => oxiwarp::softmax_backward, [Like];
 }

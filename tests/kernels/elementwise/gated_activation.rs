@@ -107,8 +107,8 @@ fn check<T: Element>(
     let [y, dx] = run(device, input, packed, layouts, params);
     let wide = |i: usize| input.at(i, params.gate).map(f64::from);
     let expected: Vec<f64> = (0..y.len()).map(|i| wide(i)[0] * reference(f, wide(i)[1])).collect();
-    // In exact mode, the op rounds the activation, and then the product. The value multiplies the error of the
-    // activation. With a bias, exact mode also rounds the sums with the bias. The bound ignores these
+    // In exact mode, the op rounds the activation, and then the product. The value multiplies the error of
+    // the activation. With a bias, exact mode also rounds the sums with the bias. The bound ignores these
     // roundings, because no test calls this function with a bias in exact mode.
     within(&y, &expected, |i| {
         let [x, gate] = wide(i).map(f64::abs);

@@ -422,7 +422,7 @@ def test_a_rotation_without_tables(device):
     """
     for where in (device, "meta"):
         q = torch.ones(1, 2, 1, 8, device=where)
-        turn = (None, None, 0, 0, True, -1, True, False, False, 0)
+        turn = (None, None, None, 0, 0, True, -1, True, False, False, 0)
         for call in (
             lambda q=q, turn=turn: torch.ops.oxiwarp.rope(q, *turn),
             lambda q=q, turn=turn: torch.ops.oxiwarp.rope_pair(q, q, *turn),
