@@ -162,6 +162,20 @@ impl Call {
         Ok(())
     }
 
+    /// Replaces rows and heads whose columns are not adjacent in memory by contiguous copies. An example is
+    /// the input `x.flatten(2).transpose(1, 2)` of a vision model.
+    ///
+    /// A kernel that reads such rows would have to transpose them in shared memory. A model has such a tensor
+    /// only once, because the results of the operators are contiguous. One copy is therefore cheap.
+    pub fn copy_scattered(&mut self) -> Result<(), Failure> {
+        for tensor in self.tensors.iter_mut().flatten() {
+            if matches!(tensor.role(), Role::Rows | Role::Branch | Role::Heads) && tensor.is_scattered()? {
+                *tensor = tensor.copied()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the handles of the result tensors, in the order of the schema. The caller owns these handles.
     pub fn into_results(self) -> impl Iterator<Item = u64> {
         let results = self.operator.schema.results;

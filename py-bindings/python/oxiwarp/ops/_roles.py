@@ -20,10 +20,10 @@ class Role(enum.Enum):
     the argument.
     """
 
-    ROWS = "`[..., N]`: rows. All operands with this role have one shape and one dtype"
+    ROWS = (
         "`[..., N]`: rows, copied if their last stride is not 1. All operands with this role have one shape and dtype"
     )
-    BRANCH = "the shape of the rows, in float32, float16 or bfloat16"
+    BRANCH = "the shape of the rows, in float32, float16 or bfloat16; copied if its last stride is not 1"
     VECTOR = "`[N]`, in the dtype of the rows or in float32"
     ANY_VECTOR = "`[N]`, in float32, float16 or bfloat16"
     BIAS = "`[N]`, in the dtype of the rows; `[2 * N]` if two halves of N columns are gated, `[M]` with a MATRIX"
@@ -33,7 +33,7 @@ class Role(enum.Enum):
     PER_ROW = "`[...]`: one number for each row"
     INDEX = "`[...]`, int64 or int32: for each row, the row of the modulations, which have the shape `[R, N]`"
     CLASSES = "`[...]`, int64 or int32: the class of each row"
-    HEADS = "`[B, S, heads, D]`, or as the layout arguments say; all with this role have one dtype"
+    HEADS = "`[B, S, heads, D]`, or as the layout arguments say, copied if the last stride is not 1; all have one dtype"
     HEAD_VECTOR = "`[D]`, or `[heads * D]` with `across_heads`, in the dtype of the heads or in float32"
     PER_HEAD = "`[B, heads, S]`, float32: one number for each token of each head"
     TABLE = "`[S, R]`, `[B, S, R]` or `[B, S, heads, R]`: cosines or sines, in the dtype of the heads or in float32"
