@@ -162,6 +162,20 @@ impl Call {
         Ok(())
     }
 
+    /// Replaces rows and heads whose columns are not adjacent in memory by contiguous copies. An example is
+    /// the input `x.flatten(2).transpose(1, 2)` of a vision model.
+    ///
+    /// A kernel that reads such rows would have to transpose them in shared memory. A model has such a tensor
+    /// only once, because the results of the operators are contiguous. One copy is therefore cheap.
+    pub fn copy_scattered(&mut self) -> Result<(), Failure> {
+        for tensor in self.tensors.iter_mut().flatten() {
+            if matches!(tensor.role(), Role::Rows | Role::Branch | Role::Heads) && tensor.is_scattered()? {
+                *tensor = tensor.copied()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the handles of the result tensors, in the order of the schema. The caller owns these handles.
     pub fn into_results(self) -> impl Iterator<Item = u64> {
         let results = self.operator.schema.results;
@@ -173,13 +187,13 @@ impl Call {
     }
 
     /// Returns the view of an input tensor. Returns an error if the tensor's role in the operator does not
-    /// permit its dtype. Target classes, indices and offsets of packed sequences must be integers. A mask may
-    /// be bool, f32, f16 or bf16. All other tensors must be f32, f16 or bf16. The `oxiwarp` function later
-    /// checks whether the dtypes of the tensors fit together.
+    /// permit its dtype. Target classes, indices, rows of tables and offsets of packed sequences must be
+    /// integers. A mask may be bool, f32, f16 or bf16. All other tensors must be f32, f16 or bf16. The
+    /// `oxiwarp` function later checks whether the dtypes of the tensors fit together.
     #[inline]
     fn view<'t>(&'t self, tensor: &'t Tensor, at: usize) -> Result<View<'t>, Failure> {
         let dtype = match (tensor.float_dtype()?, tensor.role()) {
-            (Some(dtype), role) if !matches!(role, Role::Classes | Role::Index | Role::Offsets) => dtype,
+            (Some(dtype), role) if !is_of_integers(role) => dtype,
             (_, role) => self.other_dtype(tensor, at, role)?,
         };
         tensor.view_as(dtype)
@@ -194,13 +208,13 @@ impl Call {
         }
     }
 
-    /// Returns the dtype of target classes or offsets if they are integers, and of a mask if it is bool.
+    /// Returns the dtype of a tensor of integers, such as target classes, and of a mask if it is bool.
     /// Otherwise returns an error that lists the permitted dtypes.
     #[cold]
     fn other_dtype(&self, tensor: &Tensor, at: usize, role: Role) -> Result<Dtype, Failure> {
         let reference = self.reference()?;
         let expected = match role {
-            Role::Classes | Role::Index | Role::Offsets => return Ok(tensor.index_dtype()?),
+            role if is_of_integers(role) => return Ok(tensor.index_dtype()?),
             Role::Mask => return Ok(tensor.mask_dtype()?),
             Role::Vector | Role::Broadcast | Role::ProductGate | Role::HeadVector => {
                 reference.dtype()?.or_f32(reference.name())
@@ -213,6 +227,11 @@ impl Call {
         };
         Err(Failure(tensor.wrong_dtype(&expected)))
     }
+}
+
+/// Returns whether a tensor of this role contains integers.
+fn is_of_integers(role: Role) -> bool {
+    matches!(role, Role::Classes | Role::Index | Role::TableRows | Role::Offsets)
 }
 
 /// A [`Source`] from which the operator's `oxiwarp` function takes the arguments of a call. There are five

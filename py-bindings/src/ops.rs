@@ -80,9 +80,10 @@ operators! {
     residual_tanh_gated_rms_norm_modulated => oxiwarp::residual_tanh_gated_rms_norm_modulated, [Like, Like];
     rms_norm, rms_norm_out => oxiwarp::rms_norm, [Like];
     rms_norm_affine, rms_norm_affine_out => oxiwarp::rms_norm_affine, [Like];
+    rms_norm_affine_backward => oxiwarp::rms_norm_affine_backward, [Like, Gradient("dweight"), Gradient("dbias"), SUMS];
     rms_norm_backward => oxiwarp::rms_norm_backward, [Like, Gradient("dweight"), Gradient("dbias"), SUMS];
     rms_norm_gated => oxiwarp::rms_norm_gated, [Like];
-    rope, rope_pair => rope, [LikeOf("q"), LikeOf("k")];
+    rope, rope_pair, rope_out => rope, [LikeOf("q"), LikeOf("k")];
     softmax => oxiwarp::softmax, [Like];
     softmax_backward => oxiwarp::softmax_backward, [Like];
 }

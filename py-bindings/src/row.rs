@@ -61,6 +61,7 @@ impl Row {
             // SAFETY: torch passes the arguments of the registered schema.
             unsafe { call.read(stack) };
             call.expect_one_device()?;
+            call.copy_scattered()?;
             for allocated in &registered.allocated {
                 call.add_output(match allocated {
                     Some(allocated) => allocated.allocate(&call)?,

@@ -136,6 +136,7 @@ fn parse_role(name: &str) -> Result<Role, String> {
         "HEAD_VECTOR" => Role::HeadVector,
         "PER_HEAD" => Role::PerHead,
         "TABLE" => Role::Table,
+        "TABLE_ROWS" => Role::TableRows,
         "MASK" => Role::Mask,
         "MATRIX" => Role::Matrix,
         "PRODUCT" => Role::Product,

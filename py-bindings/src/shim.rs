@@ -212,6 +212,15 @@ impl Shim {
         }
     }
 
+    /// Copies the elements of `from` to `to`, a tensor of the same sizes, on torch's current stream.
+    pub fn copy(&self, to: Handle, from: Handle) -> Result<(), String> {
+        // SAFETY: the caller owns both handles, so they are valid.
+        match unsafe { (self.functions.aoti_torch_copy_)(to, from, 0) } {
+            0 => Ok(()),
+            code => Err(format!("aoti_torch_copy_ failed with code {code}: {}", self.last_exception())),
+        }
+    }
+
     fn last_exception(&self) -> String {
         // SAFETY: the function `get` has no preconditions. It returns null, or a NUL-terminated string that
         // torch keeps for this thread.

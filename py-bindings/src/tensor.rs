@@ -73,6 +73,25 @@ impl Tensor {
         self.empty_ordered(self.sizes()?, shim().dtype(self.handle)?, heads_first)
     }
 
+    /// Returns whether two columns (elements of the last dimension) are not adjacent in memory.
+    #[inline]
+    pub fn is_scattered(&self) -> Result<bool, String> {
+        if !shim().is_strided(self.handle)? {
+            return Ok(false);
+        }
+        let (sizes, strides) = self.sizes_and_strides()?;
+        let is_wide = sizes.last().is_some_and(|&size| size > 1) && !sizes.contains(&0);
+        Ok(is_wide && strides.last() != Some(&1))
+    }
+
+    /// Returns a contiguous copy.
+    pub fn copied(&self) -> Result<Tensor, String> {
+        let mut copy = self.empty_like()?;
+        (copy.name, copy.role) = (self.name, self.role);
+        shim().copy(copy.handle, self.handle)?;
+        Ok(copy)
+    }
+
     fn empty_ordered(&self, sizes: &[i64], dtype: i32, heads_first: bool) -> Result<Tensor, String> {
         let (kind, index) = (shim().device_type(self.handle)?, shim().device_index(self.handle)?);
         if sizes.len() > MAX_DIMS {

@@ -156,6 +156,24 @@ def _ours_qwen3(**inputs: Any) -> Result:
     return tuple(x.transpose(1, 2) for x in _ours(norm="llama_rms_norm", interleaved=False)(**inputs))
 
 
+def _inputs_positions(source: Source, shape: Shape) -> Inputs:
+    """Return the inputs of Qwen3, with tables of more rows than tokens, and a position for each token."""
+    batch, tokens, _, dim = shape
+    cos, sin = rotary.half_tables(source, 2 * tokens, dim)
+    positions = source.indices(batch * tokens, 2 * tokens).view(batch, tokens)
+    return _inputs_qwen3(source, shape) | {"cos": cos, "sin": sin, "positions": positions}
+
+
+def _chosen(chain: Chain) -> Chain:
+    """Return a function that calls `chain` with the rows of the tables that positions choose."""
+    return lambda cos, sin, positions, **inputs: chain(cos=cos[positions], sin=sin[positions], **inputs)
+
+
+def _ours_positions(positions: Tensor, **inputs: Any) -> Result:
+    call = _ours(norm="llama_rms_norm", interleaved=False, positions=positions)
+    return tuple(x.transpose(1, 2) for x in call(**inputs))
+
+
 def _ours_cogvideox(q: Tensor, cos: Tensor, **inputs: Any) -> Result:
     return _ours(norm="layer_norm", offset=q.shape[1] - cos.shape[0])(q=q, cos=cos, **inputs)
 
@@ -210,6 +228,16 @@ FORMS = (
         eager=_of_both(llama, _qwen3_turned),
         reference=_of_both(_reference_norm(EPS), _reference_qwen3),
         ours=_ours_qwen3,
+    ),
+    Form(
+        op="qk_norm_rope",
+        chain="per head, halves, rows of the tables chosen by positions",
+        cases=(("Qwen3 8B", (1, 8192, 32, 128)),),
+        inputs=_inputs_positions,
+        eager=_chosen(_of_both(llama, _qwen3_turned)),
+        reference=_chosen(_of_both(_reference_norm(EPS), _reference_qwen3)),
+        ours=_ours_positions,
+        chunked=False,
     ),
     Form(
         op="qk_norm_rope",

@@ -73,6 +73,24 @@ def _ours_llama(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, mode: str) -> Re
     return oxiwarp.rope(q, k, cos, sin, interleaved=False, heads_first=True, mode=mode)
 
 
+def _inputs_positions(source: Source, shape: Shape) -> Inputs:
+    """Return the inputs of Llama, with tables of more rows than tokens, and a position for each token."""
+    batch, tokens, heads, dim = shape
+    cos, sin = rotary.half_tables(source, 2 * tokens, dim)
+    q, k = source.normal(*shape), source.normal(batch, tokens, heads // 4, dim)
+    positions = source.indices(batch * tokens, 2 * tokens).view(batch, tokens)
+    return {"q": q.transpose(1, 2), "k": k.transpose(1, 2), "cos": cos, "sin": sin, "positions": positions}
+
+
+def _chosen(turned: Callable[..., Tensor]) -> Chain:
+    """Return a function that applies the rotation `turned` with the rows of the tables that positions choose."""
+    return lambda q, k, cos, sin, positions: _of_both(turned)(q, k, cos[positions], sin[positions])
+
+
+def _ours_positions(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, mode: str) -> Result:
+    return oxiwarp.rope(q, k, cos, sin, positions=positions, interleaved=False, heads_first=True, mode=mode)
+
+
 FAMILY = "rope"
 FORMS = (
     Form(
@@ -131,5 +149,15 @@ FORMS = (
                 overwrites=True,
             )
         },
+    ),
+    Form(
+        op="rope",
+        chain="halves, rows of the tables chosen by positions",
+        cases=(("Llama 8B", (1, 8192, 32, 128)),),
+        inputs=_inputs_positions,
+        eager=_chosen(rotary.llama),
+        reference=_chosen(_reference_llama),
+        ours=_ours_positions,
+        chunked=False,
     ),
 )

@@ -203,9 +203,22 @@ pub const OPS: &[Op] = &[
     },
     Op {
         columns: MANY_HEADS,
+        others: TARGET,
+        call: rows::rope_positions,
+        ..op("rope-positions", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Heads)
+    },
+    Op {
+        columns: MANY_HEADS,
         vectors: &[OF_HEAD],
         call: rows::qk_norm_rope,
         ..op("qk_norm_rope", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Heads)
+    },
+    Op {
+        columns: MANY_HEADS,
+        vectors: &[OF_HEAD],
+        others: TARGET,
+        call: rows::qk_norm_rope_positions,
+        ..op("qk_norm_rope-positions", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Heads)
     },
     Op {
         columns: MANY_HEADS,

@@ -141,8 +141,15 @@ pub(super) fn modulate(device: &Device, t: Operands, stream: Stream) -> Result<(
 }
 
 /// Applies RoPE to queries and keys of shape `[1, rows, cols]` with head dimension 128. If `params` is given,
-/// QK norm precedes RoPE. The cos and sin tables have shape `[rows, 128]`.
-fn on_heads(device: &Device, t: Operands, stream: Stream, params: Option<QkNormRope>) -> Result<()> {
+/// QK norm precedes RoPE. The cos and sin tables have shape `[rows, 128]`. If `chosen` is true, positions
+/// choose the rows of the tables.
+fn on_heads(
+    device: &Device,
+    t: Operands,
+    stream: Stream,
+    params: Option<QkNormRope>,
+    chosen: bool,
+) -> Result<()> {
     let weight = match params {
         Some(params) => Some(t.vector(0, if params.across_heads { t.cols } else { HEAD })?),
         None => None,
@@ -152,7 +159,8 @@ fn on_heads(device: &Device, t: Operands, stream: Stream, params: Option<QkNormR
     let affine = oxiwarp::Affine { weight, bias: None };
     let q = Heads { x: t.x[0].view(&shape)?, affine, y: q_out.view_mut(&shape)? };
     let k = Heads { x: t.x[1].view(&shape)?, affine, y: k_out.view_mut(&shape)? };
-    let rope = Rope::new(Angles::Tables { cos, sin }, true);
+    let positions = if chosen { Some(t.targets.view(&[t.rows])?) } else { None };
+    let rope = Rope { positions, ..Rope::new(Angles::Tables { cos, sin }, true) };
     match params {
         Some(params) => oxiwarp::qk_norm_rope(device, Some(q), Some(k), Some(rope), params, stream),
         None => oxiwarp::rope(device, Some(q), Some(k), rope, HeadsOrder::TokensFirst, Some(HEAD), stream),
@@ -160,16 +168,25 @@ fn on_heads(device: &Device, t: Operands, stream: Stream, params: Option<QkNormR
 }
 
 pub(super) fn rope(device: &Device, t: Operands, stream: Stream) -> Result<()> {
-    on_heads(device, t, stream, None)
+    on_heads(device, t, stream, None, false)
+}
+
+pub(super) fn rope_positions(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    on_heads(device, t, stream, None, true)
 }
 
 pub(super) fn qk_norm_rope(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let params = QkNormRope { norm: QkNorm::Rms, head_dim: Some(HEAD), ..QkNormRope::default() };
-    on_heads(device, t, stream, Some(params))
+    on_heads(device, t, stream, Some(params), false)
+}
+
+pub(super) fn qk_norm_rope_positions(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let params = QkNormRope { norm: QkNorm::Rms, head_dim: Some(HEAD), ..QkNormRope::default() };
+    on_heads(device, t, stream, Some(params), true)
 }
 
 pub(super) fn qk_norm_rope_across(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let params =
         QkNormRope { norm: QkNorm::Rms, head_dim: Some(HEAD), across_heads: true, ..QkNormRope::default() };
-    on_heads(device, t, stream, Some(params))
+    on_heads(device, t, stream, Some(params), false)
 }

@@ -46,6 +46,8 @@ pub enum Role {
     PerHead,
     /// Cosines or sines of rotary embedding, in the dtype of the heads or in f32.
     Table,
+    /// The row of the tables of cosines and sines for each token, an integer.
+    TableRows,
     /// An attention mask. It has dtype bool, or it has numbers that are added to the scores.
     Mask,
     /// The weight of a matrix product, in the dtype of the rows. It has as many columns as the rows, and one

@@ -6,7 +6,7 @@ use kernels_gpu::layout::heads::Heads as HeadsArg;
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::operand::Operand as OperandArg;
 
-use super::overlap::expect_disjoint;
+use super::overlap::{expect_disjoint, is_same};
 use super::rows::Operand;
 use crate::arguments::{Argument, Role, Source, choices};
 use crate::{Affine, Device, Dtype, Error, Result, View, ViewMut};
@@ -220,19 +220,24 @@ fn parameter(
     Ok(OperandArg { rows, kind })
 }
 
-/// Checks that no output overlaps an input, another output, or a tensor of rotation angles.
+/// Checks that no output overlaps an input, another output, or a tensor of the rotation. If `may_replace` is
+/// true, an output may be its own input. Returns whether an output is its own input.
 pub(crate) fn disjoint(
     op: &'static str,
     tensors: [Option<&Heads>; 2],
     angles: &[Option<Operand>],
-) -> Result<()> {
+    may_replace: bool,
+) -> Result<bool> {
+    let mut in_place = false;
     for (i, tensor) in tensors.iter().enumerate() {
-        let Some(Heads { y, .. }) = tensor else { continue };
+        let Some(Heads { x: own, y, .. }) = tensor else { continue };
         let out = (NAMES[i].y, y.as_view());
-        for (other, names) in tensors.iter().zip(&NAMES) {
+        let replaces = may_replace && is_same(out.1, own);
+        in_place |= replaces;
+        for (at, (other, names)) in tensors.iter().zip(&NAMES).enumerate() {
             let Some(Heads { x, affine, .. }) = other else { continue };
             let others = [
-                Some((names.x, x)),
+                (at != i || !replaces).then_some((names.x, x)),
                 affine.weight.as_ref().map(|view| (names.weight, view)),
                 affine.bias.as_ref().map(|view| (names.bias, view)),
             ];
@@ -243,5 +248,5 @@ pub(crate) fn disjoint(
             expect_disjoint(op, out, &[Some((NAMES[0].y, q.y.as_view()))])?;
         }
     }
-    Ok(())
+    Ok(in_place)
 }

@@ -1,6 +1,6 @@
 //! The parameters of a rotary position embedding (RoPE). This file checks these parameters and converts them
 //! to a kernel argument.
-use kernels_gpu::heads::params::Rotary;
+use kernels_gpu::heads::params::{Positions, Rotary};
 use kernels_gpu::layout::heads::Heads as HeadsArg;
 
 use super::heads::{Extent, HeadsOrder};
@@ -40,14 +40,18 @@ pub enum Angles<'a> {
 pub struct Rope<'a> {
     /// The source of the angles.
     pub angles: Angles<'a>,
+    /// For each rotated token, the row of the tables with its angles: i64 or i32, `[S]` or `[B, S]`. The
+    /// tables then have the shape `[rows, R]`, with any number of rows. A negative position, or one that the
+    /// tables do not have, means the last row. `None` means that token `t` has row `t` of the tables.
+    pub positions: Option<View<'a>>,
     /// Number of rotated columns per head. A kernel copies all other columns. With `None`, all columns are
     /// rotated.
     pub columns: Option<i64>,
     /// Whether the two columns of a rotated pair are adjacent. If false, their distance is half of the
     /// rotated columns, as in transformers' `rotate_half`.
     pub interleaved: bool,
-    /// Index of the first token to rotate, or `None` to rotate all tokens. The tables have one entry for each
-    /// rotated token, and thus determine how many tokens are rotated.
+    /// Index of the first token to rotate, or `None` to rotate all tokens. The tables, or the positions if
+    /// there are any, have one entry for each rotated token. They thus determine how many tokens are rotated.
     pub offset: Option<i64>,
     /// Whether to round both products to the dtype of `q` before they are added, as the eager PyTorch modules
     /// of the models do. If false, or if the tables are f32, only the sum is rounded.
@@ -64,9 +68,11 @@ impl<'t> Rope<'t> {
     pub(crate) fn take_optional<S: Source<'t>>(source: &mut S) -> Result<(Option<Self>, bool), S::Error> {
         let at = source.position();
         let tables = [source.optional()?, source.optional()?];
+        let positions = source.optional()?;
         let (kind, columns, interleaved) = (source.int()?, source.int()?, source.bool()?);
         let (offset, exact, conjugate) = (source.int()?, source.bool()?, source.bool()?);
         let angles = match (kind, tables) {
+            (_, [None, _]) if positions.is_some() => return Err(source.given_without(at + 2, at)),
             (_, [None, _]) => return Ok((None, exact)),
             (0, [Some(cos), Some(sin)]) => Angles::Tables { cos, sin },
             (0, [Some(_), None]) => return Err(source.missing(at + 1)),
@@ -74,7 +80,7 @@ impl<'t> Rope<'t> {
             (_, [Some(frequencies), positions]) => Angles::Frequencies { frequencies, positions },
         };
         let (columns, offset) = (Some(columns).filter(|&n| n > 0), Some(offset).filter(|&n| n >= 0));
-        Ok((Some(Self { angles, columns, interleaved, offset, exact, conjugate }), exact))
+        Ok((Some(Self { angles, positions, columns, interleaved, offset, exact, conjugate }), exact))
     }
 }
 
@@ -101,21 +107,23 @@ impl<'a> Rope<'a> {
     /// Returns a `Rope` that rotates all columns of all tokens. The kernel then rounds after the same steps
     /// as the eager PyTorch modules of the models.
     pub fn new(angles: Angles<'a>, interleaved: bool) -> Self {
-        Self { angles, columns: None, interleaved, offset: None, exact: true, conjugate: false }
+        let (positions, columns, offset) = (None, None, None);
+        Self { angles, positions, columns, interleaved, offset, exact: true, conjugate: false }
     }
 
     /// Returns the operands that an output must not overlap.
-    pub(crate) fn operands(&self) -> [Option<Operand<'_, 'a>>; 2] {
-        match &self.angles {
+    pub(crate) fn operands(&self) -> [Option<Operand<'_, 'a>>; 3] {
+        let [first, second] = match &self.angles {
             Angles::Tables { cos, sin } => [Some(("cos", cos)), Some(("sin", sin))],
             Angles::Complex(table) => [Some(("cos", table)), None],
             Angles::Frequencies { frequencies, positions } => {
                 [Some(("frequencies", frequencies)), positions.as_ref().map(|view| ("positions", view))]
             }
-        }
+        };
+        [first, second, self.positions.as_ref().map(|view| ("positions", view))]
     }
 
-    /// Checks the parameters of the rotation, and returns them as a kernel argument. Sets `vec4s` to false if
+    /// Checks the parameters of the rotation, and returns them as kernel arguments. Sets `vec4s` to false if
     /// a kernel cannot read the tables, or cannot access the rotated columns, four elements at a time.
     pub(crate) fn check(
         &self,
@@ -123,13 +131,14 @@ impl<'a> Rope<'a> {
         device: &Device,
         extent: &Extent,
         vec4s: &mut bool,
-    ) -> Result<Rotary> {
+    ) -> Result<(Rotary, Positions)> {
         let columns = self.columns.unwrap_or(extent.dim);
         if columns < 2 || columns % 2 != 0 || columns > extent.dim {
             let expected = "an even number of columns, at most a head's";
             return Err(Error::Value { op, arg: "rotary_dim", got: columns as f64, expected });
         }
-        let tables = Tables { op, device, extent, columns, offset: self.offset };
+        let chosen = self.positions.is_some();
+        let tables = Tables { op, device, extent, columns, offset: self.offset, chosen };
         let (angles, [cos, sin], tokens, single) = match &self.angles {
             Angles::Tables { cos, sin } => tables.real(cos, sin, vec4s)?,
             Angles::Complex(table) => {
@@ -141,12 +150,21 @@ impl<'a> Rope<'a> {
                 let (cos, tokens) = tables.table("cos", table, &[columns], vec4s)?;
                 (Rotary::COMPLEX, [cos, HeadsArg::ABSENT], tokens, true)
             }
+            Angles::Frequencies { .. } if chosen => {
+                let why = "positions is given, expected none for frequencies".into();
+                return Err(Error::Unsupported { op, why });
+            }
             Angles::Frequencies { frequencies, positions } => {
                 tables.frequencies(frequencies, positions.as_ref(), vec4s)?
             }
         };
         *vec4s &= columns % 4 == 0 && (self.interleaved && angles == Rotary::WIDE || columns % 8 == 0);
-        Ok(Rotary {
+        // With positions, `tokens` is the number of rows of the tables.
+        let (positions, tokens) = match &self.positions {
+            Some(positions) => tables.positions(positions, tokens)?,
+            None => (Positions::NONE, tokens),
+        };
+        let rotary = Rotary {
             cos,
             sin,
             first: self.offset.unwrap_or(0) as u32,
@@ -157,7 +175,8 @@ impl<'a> Rope<'a> {
             single: u32::from(single),
             round_each: u32::from(self.exact && !single),
             conjugate: u32::from(self.conjugate),
-        })
+        };
+        Ok((rotary, positions))
     }
 }
 
@@ -176,6 +195,8 @@ struct Tables<'v> {
     extent: &'v Extent,
     columns: i64,
     offset: Option<i64>,
+    /// Whether positions choose the rows of the tables.
+    chosen: bool,
 }
 
 impl Tables<'_> {
@@ -217,21 +238,10 @@ impl Tables<'_> {
             return Ok((Rotary::COUNTED, [cos, HeadsArg::ABSENT], tokens, true));
         };
         positions.expect_dtype(op, "positions", Dtype::F32)?;
-        let (shape, strides) = (positions.shape(), positions.strides());
-        let (batches, batch_stride) = match shape.len() {
-            1 => (1, 0),
-            2 => (shape[0], strides[0]),
-            _ => return Err(self.bad_shape("positions", positions, "[S] or [B, S]")),
-        };
         positions.expect_on(op, "positions", self.device)?;
-        let last = shape.len() - 1;
-        let sin = self.broadcast(
-            "positions",
-            positions,
-            [batches, shape[last], 1],
-            [batch_stride, strides[last], 0],
-        )?;
-        Ok((Rotary::POSITIONED, [cos, sin], shape[last], true))
+        let sin = self.of_tokens("positions", positions)?;
+        let tokens = positions.shape()[positions.shape().len() - 1];
+        Ok((Rotary::POSITIONED, [cos, sin], tokens, true))
     }
 
     /// Checks a table of angles. The size of the table's last dimension must be one of `widths`. Returns the
@@ -249,6 +259,10 @@ impl Tables<'_> {
         let of = |dim: Option<usize>| dim.map_or((1, 0), |dim| (shape[dim], strides[dim]));
         let dims = match (rank, self.extent.order) {
             (2, _) => [None, Some(0), None],
+            _ if self.chosen => {
+                let expected = "two dimensions, because there are positions";
+                return Err(self.bad_shape(arg, table, expected));
+            }
             (3, _) => [Some(0), Some(1), None],
             (4, HeadsOrder::TokensFirst) => [Some(0), Some(1), Some(2)],
             (4, HeadsOrder::HeadsFirst) => [Some(0), Some(2), Some(1)],
@@ -262,8 +276,42 @@ impl Tables<'_> {
         }
         let [(batches, batch), (tokens, token), (heads, head)] = dims.map(of);
         let heads_arg = self.broadcast(arg, table, [batches, tokens, heads], [batch, token, head])?;
+        if !self.chosen {
+            self.tokens(arg, table, tokens)?;
+        } else if tokens < 1 || tokens > i64::from(i32::MAX) {
+            return Err(self.bad_shape(arg, table, "between 1 and 2^31 - 1 rows"));
+        }
         *vec4s &= heads_arg.is_vec4s(table.dtype().size());
         Ok((heads_arg, tokens))
+    }
+
+    /// Checks the positions that choose the rows of tables with `rows` rows. Returns the kernel argument for
+    /// the positions, and their number per batch.
+    fn positions(&self, positions: &View, rows: i64) -> Result<(Positions, i64)> {
+        let (op, arg) = (self.op, "positions");
+        positions.expect_on(op, arg, self.device)?;
+        if !Dtype::INDICES.contains(&positions.dtype()) {
+            return Err(Error::Dtype { op, arg, got: positions.dtype(), expected: "i64 or i32".into() });
+        }
+        let HeadsArg { base, batch_stride, token_stride, .. } = self.of_tokens(arg, positions)?;
+        let tokens = positions.shape()[positions.shape().len() - 1];
+        let bytes = positions.dtype().size() as u32;
+        Ok((
+            Positions { base: base.cast_const(), batch_stride, token_stride, bytes, rows: rows as u32 },
+            tokens,
+        ))
+    }
+
+    /// Returns the kernel argument for a tensor with one number per token, of shape `[S]` or `[B, S]`.
+    fn of_tokens(&self, arg: &'static str, view: &View) -> Result<HeadsArg> {
+        let (sizes, strides) = match (view.shape(), view.strides()) {
+            (&[tokens], &[stride]) => ([1, tokens, 1], [0, stride, 0]),
+            (&[batches, tokens], &[batch, stride]) => ([batches, tokens, 1], [batch, stride, 0]),
+            _ => return Err(self.bad_shape(arg, view, "[S] or [B, S]")),
+        };
+        let of_tokens = self.broadcast(arg, view, sizes, strides)?;
+        self.tokens(arg, view, sizes[1])?;
+        Ok(of_tokens)
     }
 
     /// Returns the kernel argument for a table of angles. The table's number of batches must be 1, or equal
@@ -281,7 +329,6 @@ impl Tables<'_> {
             let expected = format!("one for {all_batches} batches and {all_heads} heads, or for all of them");
             return Err(self.bad_shape(arg, table, &expected));
         }
-        self.tokens(arg, table, tokens)?;
         let stride = |size: i64, stride: i64| if size == 1 { 0 } else { stride };
         Ok(HeadsArg {
             base: table.ptr().cast_mut().cast(),

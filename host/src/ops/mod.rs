@@ -29,11 +29,13 @@ mod linear_gated_residual_hopper;
 mod linear_hopper;
 mod modulate;
 mod qk_norm_rope;
+mod qk_norm_rope_positions;
 mod residual_tanh_gated_rms_norm;
 mod rms_norm;
 mod rms_norm_backward;
 mod rms_norm_gated;
 mod rope;
+mod rope_positions;
 mod softmax;
 mod softmax_backward;
 

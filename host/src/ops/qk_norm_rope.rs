@@ -3,11 +3,13 @@ use kernels_gpu::heads::params::HeadNormArg;
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::ops::qk_norm_rope::launch;
 
-use super::rope;
+use super::{qk_norm_rope_positions, rope};
 use crate::arguments::{Argument, Source};
 use crate::operands::heads::{Heads, HeadsOrder, Shape};
 use crate::operands::numbers::finite;
-use crate::plan::head_kernels::{BlockKernel, HalfSplitKernels, HeadKernel, HeadKernels, WarpKernel};
+use crate::plan::head_kernels::{
+    BlockKernel, HalfSplitKernels, HeadKernel, HeadKernels, HeadSplit, WarpKernel,
+};
 use crate::plan::heads::CheckedHeads;
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
@@ -111,7 +113,7 @@ pub fn qk_norm_rope(
     if norm == QkNorm::None {
         return rope::launch_rope(OP, device, tensors, rope, &shape, stream);
     }
-    let checked = CheckedHeads::of(OP, device, tensors, rope, &shape)?;
+    let checked = CheckedHeads::of(OP, device, tensors, rope, &shape, false)?;
     if norm != QkNorm::Layer
         && checked.operands.iter().any(|operand| operand.affine.bias.kind != OperandKind::ABSENT)
     {
@@ -141,12 +143,21 @@ pub fn qk_norm_rope(
         round: u32::from(exact && (norm != QkNorm::LlamaRms || before_weight)),
     };
     let team = if matches!(norm, QkNorm::Layer | QkNorm::Rms) { 128 } else { 32 };
-    checked.launch(OP, device, &kernels(norm, team), normed, stream)
+    let [q, k] = checked.operands;
+    if !checked.positions.base.is_null() {
+        return qk_norm_rope_positions::launch(OP, device, &checked, norm == QkNorm::Layer, normed, stream);
+    }
+    let kernels = kernels(norm, HeadSplit::Rows { team, stages: true });
+    checked.launch(OP, device, &kernels, normed, stream, |kernel, site, p| {
+        // SAFETY: the kernel accesses only the tensors that it receives. `CheckedHeads::of` has checked the
+        // shape, dtype, strides and device of each of these tensors.
+        unsafe { kernel(site, q, k, checked.rotary, p) }
+    })
 }
 
-fn kernels(norm: QkNorm, team: u32) -> HeadKernels {
+fn kernels(norm: QkNorm, split: HeadSplit) -> HeadKernels<HeadKernel> {
     if norm == QkNorm::Layer {
-        const LANES: &[WarpKernel] =
+        const LANES: &[WarpKernel<HeadKernel>] =
             &[WarpKernel { kernel: launch::qk_norm_rope_layer_warp1, dim: 128, together: 4 }];
         return HeadKernels {
             halves: None,
@@ -154,17 +165,15 @@ fn kernels(norm: QkNorm, team: u32) -> HeadKernels {
             block: &[],
             rotated: None,
             warp: LANES,
-            rows: launch::qk_norm_rope_layer_smem,
-            any: launch::qk_norm_rope_layer_any,
-            team,
-            stages: true,
+            general: [launch::qk_norm_rope_layer_smem, launch::qk_norm_rope_layer_any],
+            split,
         };
     }
-    const LANES: &[WarpKernel] = &[
+    const LANES: &[WarpKernel<HeadKernel>] = &[
         WarpKernel { kernel: launch::qk_norm_rope_rms_warp1, dim: 128, together: 4 },
         WarpKernel { kernel: launch::qk_norm_rope_rms_warp2, dim: 256, together: 2 },
     ];
-    const IN_REGISTERS: &[BlockKernel] = &[
+    const IN_REGISTERS: &[BlockKernel<HeadKernel>] = &[
         BlockKernel { kernel: launch::qk_norm_rope_rms_block4, tiles: 4 },
         BlockKernel { kernel: launch::qk_norm_rope_rms_block10, tiles: 10 },
     ];
@@ -180,9 +189,7 @@ fn kernels(norm: QkNorm, team: u32) -> HeadKernels {
         block: if fused { IN_REGISTERS } else { &[] },
         rotated: None,
         warp: LANES,
-        rows: launch::qk_norm_rope_rms_smem,
-        any: launch::qk_norm_rope_rms_any,
-        team,
-        stages: true,
+        general: [launch::qk_norm_rope_rms_smem, launch::qk_norm_rope_rms_any],
+        split,
     }
 }

@@ -53,3 +53,39 @@ pub fn rms_norm_backward(
     let given = Given { dy: &dy, x: &x, weight, dsum, dx: dx.as_view() };
     NORM.run(device, given, gradients, [params.eps, params.weight_offset], stream)
 }
+
+/// Computes the gradients of [`rms_norm_affine`](crate::rms_norm_affine), except the gradient of the bias.
+///
+/// `dy`, `x` and `dx` have the same dtype and the same shape `[rows, heads, columns]`. Rows and heads may
+/// have any strides. The weight has the shape `[heads, columns]`, or `[columns]` for all heads. All other
+/// properties are those of [`rms_norm_backward`].
+///
+/// # Errors
+/// Returns the errors of [`rms_norm_backward`]. Also fails if `x` does not have three dimensions.
+pub fn rms_norm_affine_backward(
+    device: &Device,
+    dy: View,
+    x: View,
+    weight: View,
+    dx: ViewMut,
+    gradients: ParameterGradients,
+    params: RmsNorm,
+    stream: Stream,
+) -> Result<()> {
+    for (arg, view) in [("x", &x), ("dy", &dy), ("dx", dx.as_view())] {
+        if view.shape().len() != 3 {
+            let (got, expected) = (view.shape().to_vec(), "[rows, heads, columns]".into());
+            return Err(Error::Shape { op: NORM.op, arg, got, expected });
+        }
+    }
+    let heads = x.shape()[1];
+    if weight.shape().len() > 1 && weight.shape()[0] != heads {
+        let (got, expected) = (weight.shape().to_vec(), format!("[{heads}, {}]", x.shape()[2]));
+        return Err(Error::Shape { op: NORM.op, arg: "weight", got, expected });
+    }
+    // The rows of a head are the group of rows that share a weight. The kernels take the rows of a group one
+    // after the other, so the heads become the first dimension.
+    let [dy, x, dx] = [dy, x, *dx.as_view()].map(|view| view.transposed(0, 1));
+    let given = Given { dy: &dy, x: &x, weight: Some(&weight), dsum: None, dx: &dx };
+    NORM.run(device, given, gradients, [params.eps, params.weight_offset], stream)
+}

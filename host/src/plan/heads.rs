@@ -5,10 +5,12 @@
 //! (`benches/results`).
 use crate::launch::launch_override;
 use kernels_gpu::heads::block_registers::{TEAM, TILE};
-use kernels_gpu::heads::params::{HeadNormArg, HeadParams, HeadsOperand, REDUCE_BYTES, Rotary, side_by_side};
+use kernels_gpu::heads::params::{
+    HeadNormArg, HeadParams, HeadsOperand, Positions, REDUCE_BYTES, Rotary, side_by_side,
+};
 use kernels_gpu::heads::warp_own_angles;
 
-use super::head_kernels::{BlockKernel, HalfSplitKernels, HeadKernel, HeadKernels, WarpKernel};
+use super::head_kernels::{BlockKernel, HalfSplitKernels, HeadKernels, HeadSplit, WarpKernel};
 use crate::launch::LaunchOverride;
 use crate::library::LaunchSite;
 use crate::operands::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, operand};
@@ -26,6 +28,9 @@ const BLOCK_WARPS: u32 = 8;
 pub(crate) struct CheckedHeads {
     pub operands: [HeadsOperand; 2],
     pub rotary: Rotary,
+    pub positions: Positions,
+    /// Whether an output is its own input.
+    pub in_place: bool,
     pub vec4s: bool,
     pub dtype: Dtype,
     /// Number of batches, tokens per batch, and columns per head.
@@ -36,8 +41,8 @@ pub(crate) struct CheckedHeads {
 }
 
 /// A kernel and its launch configuration.
-struct HeadLaunch {
-    kernel: HeadKernel,
+struct HeadLaunch<K> {
+    kernel: K,
     p: HeadParams,
     /// Size of the grid in x.
     blocks: u64,
@@ -45,7 +50,7 @@ struct HeadLaunch {
     block: [u32; 3],
 }
 
-impl HeadLaunch {
+impl<K> HeadLaunch<K> {
     /// Returns the launch configuration with `blocks` blocks in the x dimension of the grid.
     fn shape(&self, blocks: u32) -> Launch {
         let [y, z] = self.grid_yz;
@@ -55,13 +60,15 @@ impl HeadLaunch {
 
 impl CheckedHeads {
     /// Checks the queries, the keys and the rotary embedding. Fails if a shape, dtype, stride or device does
-    /// not match, or if an output overlaps an input.
+    /// not match, or if an output overlaps an input. If `may_replace` is true, an output may be its own
+    /// input.
     pub fn of(
         op: &'static str,
         device: &Device,
         tensors: [Option<&Heads>; 2],
         rope: Option<&Rope>,
         shape: &Shape,
+        may_replace: bool,
     ) -> Result<Self> {
         let mut vec4s = true;
         let mut operands = [ABSENT; 2];
@@ -85,11 +92,16 @@ impl CheckedHeads {
         };
         let extent = Extent { batches, tokens, heads, dim, dtype, order: shape.order };
         vec4s &= dim % 4 == 0;
-        let rotary = rope.map_or(Ok(Rotary::NONE), |rope| rope.check(op, device, &extent, &mut vec4s))?;
-        disjoint(op, tensors, &rope.map_or([None; 2], Rope::operands))?;
+        let (rotary, positions) = match rope {
+            Some(rope) => rope.check(op, device, &extent, &mut vec4s)?,
+            None => (Rotary::NONE, Positions::NONE),
+        };
+        let in_place = disjoint(op, tensors, &rope.map_or([None; 3], Rope::operands), may_replace)?;
         Ok(Self {
             operands,
             rotary,
+            positions,
+            in_place,
             vec4s,
             dtype,
             extent: [batches, tokens, dim],
@@ -97,17 +109,19 @@ impl CheckedHeads {
         })
     }
 
-    /// Launches the first kernel of the op that supports these queries and keys.
-    pub fn launch(
+    /// Launches the first kernel of the op that supports these queries and keys. `call` calls the launch
+    /// function of the kernel.
+    pub fn launch<K: Copy>(
         &self,
         op: &'static str,
         device: &Device,
-        kernels: &HeadKernels,
+        kernels: &HeadKernels<K>,
         norm: HeadNormArg,
         stream: Stream,
+        call: impl FnOnce(K, LaunchSite, HeadParams) -> Result<()>,
     ) -> Result<()> {
         let [batches, tokens, dim] = self.extent;
-        let (rows, [q, k], rotary) = (batches * tokens, self.operands, self.rotary);
+        let (rows, [q, k]) = (batches * tokens, self.operands);
         let heads = rows.saturating_mul(i64::from(q.heads + k.heads));
         if heads.max(rows) > i64::from(u32::MAX) {
             let expected = "fewer than 2^32 heads of all tokens";
@@ -133,18 +147,22 @@ impl CheckedHeads {
             return Err(Error::Value { op, arg: "q", got: plan.blocks as f64, expected });
         };
         let site = LaunchSite::new(device, self.dtype, plan.shape(blocks as u32), stream)?;
-        // SAFETY: the kernel accesses only the tensors that it receives. `CheckedHeads::of` has checked the
-        // shape, dtype, strides and device of each of these tensors.
-        unsafe { (plan.kernel)(site, q, k, rotary, plan.p) }
+        call(plan.kernel, site, plan.p)
     }
 
     /// Returns the launch plan of the first kernel that supports these operands. With a launch override
     /// (launch parameters set by the caller), the first `skip` of the supporting kernels are skipped. Tests
     /// and the tool `tune` use such an override to run the other kernels.
-    fn plan(&self, kernels: &HeadKernels, p: HeadParams) -> HeadLaunch {
+    fn plan<K: Copy>(&self, kernels: &HeadKernels<K>, p: HeadParams) -> HeadLaunch<K> {
         let plans = [Self::halves, Self::qk, Self::block, Self::rotated, Self::warp];
         let mut able = plans.iter().filter_map(|plan| plan(self, kernels, p));
-        able.nth(self.over.skip).unwrap_or_else(|| self.rows(kernels, p))
+        able.nth(self.over.skip).unwrap_or_else(|| {
+            let kernel = kernels.general[usize::from(!self.vec4s)];
+            match kernels.split {
+                HeadSplit::Rows { team, stages } => self.rows(kernel, team, stages, p),
+                HeadSplit::Columns => self.columns(kernel, p),
+            }
+        })
     }
 
     /// Minimum number of warps among which a launch divides the heads of all tokens. If there are fewer heads
@@ -193,12 +211,12 @@ impl CheckedHeads {
     }
 
     /// Returns a launch plan for a grid of size `[tokens, blocks, batches]`.
-    fn of_tokens(&self, kernel: HeadKernel, p: HeadParams, blocks: u32, block: [u32; 3]) -> HeadLaunch {
+    fn of_tokens<K>(&self, kernel: K, p: HeadParams, blocks: u32, block: [u32; 3]) -> HeadLaunch<K> {
         let grid_yz = [blocks, self.extent[0] as u32];
         HeadLaunch { kernel, p, blocks: self.extent[1] as u64, grid_yz, block }
     }
 
-    fn halves(&self, kernels: &HeadKernels, p: HeadParams) -> Option<HeadLaunch> {
+    fn halves<K: Copy>(&self, kernels: &HeadKernels<K>, p: HeadParams) -> Option<HeadLaunch<K>> {
         let HalfSplitKernels { kernels, together, min_columns } = kernels.halves.as_ref()?;
         let kernel = match p.dim {
             64 => kernels[0]?,
@@ -228,7 +246,7 @@ impl CheckedHeads {
         (warps > 0 && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
-    fn qk(&self, kernels: &HeadKernels, p: HeadParams) -> Option<HeadLaunch> {
+    fn qk<K: Copy>(&self, kernels: &HeadKernels<K>, p: HeadParams) -> Option<HeadLaunch<K>> {
         let warps =
             self.present().map(|operand| operand.heads).max()?.div_ceil(warp_own_angles::HEADS_AT_ONCE);
         let blocks = warps.div_ceil(self.of_block(BLOCK_WARPS));
@@ -238,7 +256,7 @@ impl CheckedHeads {
         (takes && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
-    fn block(&self, kernels: &HeadKernels, p: HeadParams) -> Option<HeadLaunch> {
+    fn block<K: Copy>(&self, kernels: &HeadKernels<K>, p: HeadParams) -> Option<HeadLaunch<K>> {
         let cols = self.present().map(|operand| operand.cols).max()?;
         let BlockKernel { kernel, .. } = kernels.block.iter().find(|kernel| cols <= kernel.tiles * TILE)?;
         let one_row =
@@ -259,21 +277,17 @@ impl CheckedHeads {
         Some(self.of_tokens(*kernel, HeadParams { warp_tasks, ..p }, 1, [TEAM, teams, 1]))
     }
 
-    fn rotated(&self, kernels: &HeadKernels, p: HeadParams) -> Option<HeadLaunch> {
-        let vec4s = (self.present().map(|operand| operand.heads).max()? * p.dim / 4).max(1);
-        let blocks = vec4s.div_ceil(512);
-        let threads = vec4s.div_ceil(blocks).next_multiple_of(32);
-        // A block that processes several tokens reads a longer contiguous range of memory. Assign several
-        // tokens to a block only if the launch still has at least `BLOCKS` blocks.
-        let together = (p.rows / BLOCKS).clamp(1, 1_024 / threads);
+    fn rotated<K: Copy>(&self, kernels: &HeadKernels<K>, p: HeadParams) -> Option<HeadLaunch<K>> {
+        let heads = self.present().map(|operand| operand.heads).max()?;
+        let [blocks, threads, together] = self.blocks_of_columns(heads, 4, p);
         let plan = self.of_tokens(kernels.rotated?, p, blocks, [threads, together, 1]);
         let plan = HeadLaunch { blocks: plan.blocks.div_ceil(u64::from(together)), ..plan };
         (self.interleaved_partners() && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
-    fn warp(&self, kernels: &HeadKernels, mut p: HeadParams) -> Option<HeadLaunch> {
+    fn warp<K: Copy>(&self, kernels: &HeadKernels<K>, mut p: HeadParams) -> Option<HeadLaunch<K>> {
         let [q, k] = self.operands;
-        let takes = |kernel: &&WarpKernel| i64::from(p.dim) <= kernel.dim && self.vec4s && self.apart();
+        let takes = |kernel: &&WarpKernel<K>| i64::from(p.dim) <= kernel.dim && self.vec4s && self.apart();
         let warp = kernels.warp.iter().find(takes)?;
         // Number of heads of one token that a warp processes at the same time.
         let batch = side_by_side(p.dim) * if self.rotary.by_head() { 1 } else { warp.together };
@@ -290,23 +304,41 @@ impl CheckedHeads {
         Some(HeadLaunch { kernel: warp.kernel, p, blocks, grid_yz: [1, 1], block: [32, warps, 1] })
     }
 
-    fn rows(&self, kernels: &HeadKernels, mut p: HeadParams) -> HeadLaunch {
+    /// Returns the launch plan of a general kernel in which a team of `team` threads processes a row.
+    fn rows<K>(&self, kernel: K, team: u32, stages: bool, mut p: HeadParams) -> HeadLaunch<K> {
         let row_heads =
             |operand: HeadsOperand| i64::from(operand.heads) * self.extent[2] / i64::from(operand.cols);
         p.warp_tasks = self.operands.map(|operand| row_heads(operand) as u32);
-        let (team, teams) = (kernels.team, if kernels.team == 128 { 2 } else { 4 });
+        let teams = if team == 128 { 2 } else { 4 };
         let tile_bytes = teams * team * 4 * self.dtype.size() as u32;
-        if kernels.stages {
+        if stages {
             let cols = self.operands[0].cols.max(self.operands[1].cols);
             p.staged = cols.div_ceil(4 * team).min((DEFAULT_SMEM_BYTES - REDUCE_BYTES) / tile_bytes);
         }
         let list = u64::from(p.warp_tasks[0] + p.warp_tasks[1]);
-        HeadLaunch {
-            kernel: if self.vec4s { kernels.rows } else { kernels.any },
-            p,
-            blocks: (u64::from(p.rows) * list).div_ceil(u64::from(teams)),
-            grid_yz: [1, 1],
-            block: [team, teams, 1],
-        }
+        let blocks = (u64::from(p.rows) * list).div_ceil(u64::from(teams));
+        HeadLaunch { kernel, p, blocks, grid_yz: [1, 1], block: [team, teams, 1] }
+    }
+
+    /// Returns the launch plan of a general kernel in which a thread processes some columns of a query head
+    /// and of a key head.
+    fn columns<K>(&self, kernel: K, p: HeadParams) -> HeadLaunch<K> {
+        let heads = self.present().map(|operand| operand.heads).max().unwrap_or(0);
+        let [blocks, threads, together] = self.blocks_of_columns(heads, if self.vec4s { 4 } else { 1 }, p);
+        let groups = u64::from(p.rows.div_ceil(together));
+        let (p, blocks) = (HeadParams { blocks, ..p }, groups * u64::from(blocks));
+        HeadLaunch { kernel, p, blocks, grid_yz: [1, 1], block: [threads, together, 1] }
+    }
+
+    /// Divides `heads` heads of a token among blocks. A thread processes `columns` columns of a query head
+    /// and of a key head. Returns the number of blocks, of threads per block and token, and of tokens per
+    /// block.
+    fn blocks_of_columns(&self, heads: u32, columns: u32, p: HeadParams) -> [u32; 3] {
+        let threads = (heads * p.dim / columns).max(1);
+        let blocks = threads.div_ceil(512);
+        let threads = threads.div_ceil(blocks).next_multiple_of(32);
+        // A block that processes several tokens reads a longer contiguous range of memory. Assign several
+        // tokens to a block only if the launch still has at least `BLOCKS` blocks.
+        [blocks, threads, (p.rows / BLOCKS).clamp(1, 1_024 / threads)]
     }
 }

@@ -89,6 +89,40 @@ impl Rotary {
     }
 }
 
+/// The positions of the tokens, which choose the rows of the tables of angles.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Positions {
+    /// Address of the first position, or null if token `t` has row `t` of the tables.
+    pub base: *const u8,
+    /// Elements from the positions of one batch to those of the next batch, or 0 if all batches have the
+    /// same positions.
+    pub batch_stride: i64,
+    /// Elements from one position to the next.
+    pub token_stride: i64,
+    /// Bytes of a position: 4 or 8.
+    pub bytes: u32,
+    /// Number of rows of the tables. The last row replaces the rows that the tables do not have.
+    pub rows: u32,
+}
+
+impl Positions {
+    /// A launch whose tables have one row per token.
+    pub const NONE: Self =
+        Self { base: core::ptr::null(), batch_stride: 0, token_stride: 0, bytes: 4, rows: 1 };
+}
+
+/// The rotary position embedding of kernels that read positions: a kernel argument.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PositionedRotary {
+    /// The rotary position embedding. If there are positions, `token_stride` of its tables is the distance
+    /// between two rows of the tables.
+    pub rotary: Rotary,
+    /// The positions of the rotated tokens.
+    pub positions: Positions,
+}
+
 /// Kernel argument: the query tensor or the key tensor, with its output and the parameters of its norm.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +160,8 @@ pub struct HeadParams {
     /// key heads. For the kernels in the modules `block` and `block_registers`, the numbers count rows
     /// instead of warps.
     pub warp_tasks: [u32; 2],
-    /// Number of blocks per token. Only the kernels in the module `warp` use this field.
+    /// Number of blocks per token, or per group of tokens. Only the kernels in the modules `warp` and
+    /// `rope_in_place` use this field.
     pub blocks: u32,
     /// Number of tiles of a row that are staged in shared memory. A tile has four columns per thread. Only
     /// the kernels in the module `block` use this field.

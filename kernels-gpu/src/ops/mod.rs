@@ -56,6 +56,8 @@ pub mod linear_hopper;
 pub mod modulate;
 #[cfg(any(not(unit), unit = "qk_norm_rope"))]
 pub mod qk_norm_rope;
+#[cfg(any(not(unit), unit = "qk_norm_rope_positions"))]
+pub mod qk_norm_rope_positions;
 #[cfg(any(not(unit), unit = "residual_tanh_gated_rms_norm"))]
 pub mod residual_tanh_gated_rms_norm;
 #[cfg(any(not(unit), unit = "rms_norm"))]
@@ -66,6 +68,8 @@ pub mod rms_norm_backward;
 pub mod rms_norm_gated;
 #[cfg(any(not(unit), unit = "rope"))]
 pub mod rope;
+#[cfg(any(not(unit), unit = "rope_positions"))]
+pub mod rope_positions;
 #[cfg(any(not(unit), unit = "softmax"))]
 pub mod softmax;
 #[cfg(any(not(unit), unit = "softmax_backward"))]
@@ -101,11 +105,13 @@ pub(crate) static KERNELS: &[&[cuda_std::launch::Entry]] = &[
     linear_hopper::KERNELS,
     modulate::KERNELS,
     qk_norm_rope::KERNELS,
+    qk_norm_rope_positions::KERNELS,
     residual_tanh_gated_rms_norm::KERNELS,
     rms_norm::KERNELS,
     rms_norm_backward::KERNELS,
     rms_norm_gated::KERNELS,
     rope::KERNELS,
+    rope_positions::KERNELS,
     softmax::KERNELS,
     softmax_backward::KERNELS,
 ];

@@ -53,6 +53,7 @@ functions! {
     aoti_torch_get_device_type: fn(Handle, *mut i32) -> Code;
     aoti_torch_get_device_index: fn(Handle, *mut i32) -> Code;
     aoti_torch_get_layout: fn(Handle, *mut i32) -> Code;
+    aoti_torch_copy_: fn(Handle, Handle, i32) -> Code;
     aoti_torch_empty_strided: fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> Code;
     aoti_torch_dtype_float32: fn() -> i32;
     aoti_torch_dtype_float16: fn() -> i32;

@@ -3,7 +3,9 @@
 // or remove a file.
 pub(crate) mod bad_input;
 pub(crate) mod empty;
+pub(crate) mod in_place;
 pub(crate) mod kernels;
+pub(crate) mod positions;
 pub(crate) mod qk_norm_rope;
 pub(crate) mod rope;
 
@@ -14,7 +16,9 @@ use crate::support::test::Test;
 pub(crate) const TESTS: &[&[Test]] = &[
     bad_input::TESTS,
     empty::TESTS,
+    in_place::TESTS,
     kernels::TESTS,
+    positions::TESTS,
     qk_norm_rope::TESTS,
     rope::TESTS,
 ];

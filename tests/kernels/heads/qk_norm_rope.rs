@@ -111,7 +111,7 @@ fn but_for_cancellation<T: Element>(got: Vec<T>, reference: &[f64]) -> Vec<T> {
 
 /// Runs the op on queries and keys and compares the results with the formula in f64. The op runs in fast
 /// mode, in which it rounds each result only once.
-fn check<T: Element>(
+pub(super) fn check<T: Element>(
     device: &Device,
     rng: &mut StdRng,
     [b, s, d]: [usize; 3],

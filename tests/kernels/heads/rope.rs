@@ -24,7 +24,7 @@ pub const TESTS: &[Test] = &[
 
 /// Runs the op on queries with `heads[0]` heads and keys with `heads[1]` heads, and compares the results with
 /// the formula.
-fn check<T: Element>(
+pub(super) fn check<T: Element>(
     device: &Device,
     rng: &mut StdRng,
     [b, s, d]: [usize; 3],

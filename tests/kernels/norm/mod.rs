@@ -19,6 +19,7 @@ pub(crate) mod norm_backward_input;
 pub(crate) mod norm_backward_multi_row;
 pub(crate) mod rms_norm;
 pub(crate) mod rms_norm_affine;
+pub(crate) mod rms_norm_affine_backward;
 pub(crate) mod rms_norm_gated;
 pub(crate) mod row_gates;
 
@@ -45,6 +46,7 @@ pub(crate) const TESTS: &[&[Test]] = &[
     norm_backward_multi_row::TESTS,
     rms_norm::TESTS,
     rms_norm_affine::TESTS,
+    rms_norm_affine_backward::TESTS,
     rms_norm_gated::TESTS,
     row_gates::TESTS,
 ];

@@ -2,6 +2,7 @@
 //! cosine and sine tables of every kind.
 use oxiwarp::{Angles, Buffer, Device, Element, HeadsOrder, Rope, View};
 use oxiwarp_tests::tensor::values;
+use rand::Rng as _;
 use rand::rngs::StdRng;
 
 /// The sizes of a head tensor, always in the order `[batches, tokens, heads, dim]`. The tensor may have
@@ -127,6 +128,17 @@ pub enum Kind {
     Complex,
 }
 
+/// The positions of a rotation, which choose the rows of its tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Chosen {
+    /// Number of rows of the tables.
+    pub rows: usize,
+    /// Whether the positions are i64. Otherwise they are i32.
+    pub long: bool,
+    /// Whether each batch has its own positions.
+    pub by_batch: bool,
+}
+
 /// A rotation and its kind of tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation {
@@ -141,11 +153,14 @@ pub struct Rotation {
     pub by_head: bool,
     /// Whether the tables are in f32 independent of the heads' dtype.
     pub single: bool,
+    /// The positions. With positions, the tables have no batches and no heads.
+    pub chosen: Option<Chosen>,
 }
 
 impl Rotation {
     pub fn of(kind: Kind, interleaved: bool, columns: usize) -> Self {
-        Self { kind, interleaved, columns, offset: 0, by_batch: false, by_head: false, single: true }
+        let (by_batch, by_head, single, chosen) = (false, false, true, None);
+        Self { kind, interleaved, columns, offset: 0, by_batch, by_head, single, chosen }
     }
 
     /// Returns the index of the pair that contains `column`, and whether `column` is the second column of
@@ -174,6 +189,11 @@ pub struct Tables<T> {
     sizes: Sizes,
     pub single: [Buffer<f32>; 2],
     same: [Buffer<T>; 2],
+    /// The positions, of shape `[batches, tokens]`, if there are any.
+    positions: Vec<i64>,
+    position_sizes: [usize; 2],
+    long: Buffer<i64>,
+    short: Buffer<i32>,
 }
 
 impl<T: Element> Tables<T> {
@@ -181,8 +201,22 @@ impl<T: Element> Tables<T> {
     pub fn random(device: &Device, rng: &mut StdRng, rotation: Rotation, [b, s, h, _]: Sizes) -> Self {
         let pairs = rotation.columns / 2;
         let tokens = if rotation.offset == 0 { s } else { s - rotation.offset - 1 };
-        let sizes =
-            [if rotation.by_batch { b } else { 1 }, tokens, if rotation.by_head { h } else { 1 }, pairs];
+        let sizes = match rotation.chosen {
+            Some(Chosen { rows, .. }) => [1, rows, 1, pairs],
+            None => {
+                [if rotation.by_batch { b } else { 1 }, tokens, if rotation.by_head { h } else { 1 }, pairs]
+            }
+        };
+        let position_sizes =
+            [if rotation.chosen.is_some_and(|chosen| chosen.by_batch) { b } else { 1 }, tokens];
+        // Every fifth position is none of the tables' rows, so it means the last row.
+        let position = |at: usize, rng: &mut StdRng, rows: i64| match at % 10 {
+            3 => rows + rng.random_range(0..1_000),
+            8 => -1 - rng.random_range(0..1_000),
+            _ => rng.random_range(0..rows),
+        };
+        let positions: Vec<i64> =
+            (0..position_sizes[0] * tokens).map(|at| position(at, rng, sizes[1].max(1) as i64)).collect();
         let angles: Vec<f32> = values(rng, sizes.iter().product());
         let round = |x: f32| if rotation.single { x } else { T::from_f32(x).to_f32() };
         let (cos, sin): (Vec<_>, Vec<_>) = angles.iter().map(|a| (round(a.cos()), round(a.sin()))).unzip();
@@ -200,7 +234,10 @@ impl<T: Element> Tables<T> {
         let same = laid.map(|table| {
             device.upload(&table.iter().map(|&x| T::from_f32(x)).collect::<Vec<_>>()).expect("memory")
         });
-        Self { rotation, cos, sin, sizes, single, same }
+        let long = device.upload(&positions).expect("memory");
+        let short: Vec<i32> = positions.iter().map(|&position| position as i32).collect();
+        let short = device.upload(&short).expect("memory");
+        Self { rotation, cos, sin, sizes, single, same, positions, position_sizes, long, short }
     }
 
     /// Returns the op's argument.
@@ -211,10 +248,20 @@ impl<T: Element> Tables<T> {
             HeadsOrder::TokensFirst => ([b, s, h, width], [s * h * width, h * width, width, 1]),
             HeadsOrder::HeadsFirst => ([b, h, s, width], [s * h * width, width, h * width, 1]),
         };
-        let view = |i: usize| match self.rotation.single {
-            true => self.single[i].view_strided(0, &shape, &strides).expect("inside"),
-            false => self.same[i].view_strided(0, &shape, &strides).expect("inside"),
+        // With positions, the tables have the shape `[rows, width]`.
+        let (shape, strides) = match self.rotation.chosen {
+            Some(_) => (&[s, width][..], &[width, 1][..]),
+            None => (&shape[..], &strides[..]),
         };
+        let view = |i: usize| match self.rotation.single {
+            true => self.single[i].view_strided(0, shape, strides).expect("inside"),
+            false => self.same[i].view_strided(0, shape, strides).expect("inside"),
+        };
+        let positions = self.rotation.chosen.map(|chosen| {
+            let shape = self.position_sizes.map(|size| size as i64);
+            let shape = if chosen.by_batch { &shape[..] } else { &shape[1..] };
+            if chosen.long { self.long.view(shape) } else { self.short.view(shape) }.expect("inside")
+        });
         let angles = match self.rotation.kind {
             Kind::Complex => Angles::Complex(view(0)),
             _ => Angles::Tables { cos: view(0), sin: view(1) },
@@ -222,6 +269,7 @@ impl<T: Element> Tables<T> {
         let offset = (self.rotation.offset != 0).then_some(self.rotation.offset as i64);
         Rope {
             columns: Some(self.rotation.columns as i64),
+            positions,
             offset,
             ..Rope::new(angles, self.rotation.interleaved)
         }
@@ -232,13 +280,21 @@ impl<T: Element> Tables<T> {
     /// not rotated.
     pub fn at(&self, [b, s, h]: [usize; 3], column: usize) -> Option<(f32, f32, bool, usize)> {
         let Rotation { offset, columns, by_batch, by_head, .. } = self.rotation;
-        let [_, tokens, heads, pairs] = self.sizes;
+        let [_, rows, heads, pairs] = self.sizes;
+        let tokens = self.position_sizes[1];
         if column >= columns || s < offset || s - offset >= tokens {
             return None;
         }
         let (pair, second) = self.rotation.pair(column);
-        let (b, h) = (if by_batch { b } else { 0 }, if by_head { h } else { 0 });
-        let at = ((b * tokens + s - offset) * heads + h) * pairs + pair;
+        let h = if by_head { h } else { 0 };
+        let row = match self.rotation.chosen {
+            Some(chosen) => {
+                let position = self.positions[(if chosen.by_batch { b * tokens } else { 0 }) + s - offset];
+                usize::try_from(position).map_or(rows - 1, |position| position.min(rows - 1))
+            }
+            None => (if by_batch { b * tokens } else { 0 }) + s - offset,
+        };
+        let at = (row * heads + h) * pairs + pair;
         Some((self.cos[at], self.sin[at], second, self.rotation.partner(column)))
     }
 

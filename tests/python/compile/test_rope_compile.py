@@ -17,7 +17,7 @@ def inputs(dtype, device, *, tokens=6):
 
 
 def rotation(cos, sin, angles=0):
-    return Rotation(cos, sin, angles, 0, False, -1, True, False, False, 0)
+    return Rotation(cos, sin, None, angles, 0, False, -1, True, False, False, 0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -157,7 +157,18 @@ def draw_tables(g: Draw, d: Drawn) -> dict[str, Any]:
     if kind == "complex":
         return dict(options, cos=torch.complex(cos.contiguous(), sin.contiguous()))
     dtype = g.pick(F32, q.dtype)
-    return dict(options, cos=cos.to(dtype).contiguous(), sin=sin.to(dtype).contiguous())
+    made = dict(options, cos=cos.to(dtype).contiguous(), sin=sin.to(dtype).contiguous())
+    if rank == 2 and len(cos) and g.maybe(0.5):
+        made["positions"] = draw_positions(g, n.batches, tokens, len(cos))
+    return made
+
+
+def draw_positions(g: Draw, batches: int, tokens: int, rows: int) -> Tensor:
+    """Return random positions for tables with `rows` rows. Some positions are none of these rows."""
+    generator = torch.Generator("cpu").manual_seed(g.below(2**31))
+    shape = (g.pick(1, batches), tokens) if g.maybe(0.5) else (tokens,)
+    positions = torch.randint(-2 if g.maybe(0.3) else 0, rows + g.pick(0, 0, 5), shape, generator=generator)
+    return positions.to(g.pick(torch.int64, torch.int32)).to(g.device)
 
 
 def tables(m: Exact, c: Case, dim: int) -> tuple[Tensor, Tensor, int, torch.dtype]:
@@ -174,6 +185,9 @@ def tables(m: Exact, c: Case, dim: int) -> tuple[Tensor, Tensor, int, torch.dtyp
         cos, sin = cos[..., half], sin[..., half]
     if cos.dim() == 4 and o["heads_first"]:
         cos, sin = cos.transpose(1, 2), sin.transpose(1, 2)
+    if (at := o.get("positions")) is not None:
+        at = torch.where((at < 0) | (at >= len(cos)), len(cos) - 1, at).long()
+        cos, sin = cos[at], sin[at]
     if cos.dim() < 4:
         cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
     if cos.dim() < 4:

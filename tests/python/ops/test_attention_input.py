@@ -75,7 +75,6 @@ def test_bad_input(device):
     packed = (q[0], k[0], v[0])
     for x, options, message in (
         ((q.transpose(-1, -2), k, v), {}, r"(q of shape|k has shape)"),
-        ((q[..., ::2], k[..., :32], v[..., :32]), {}, r"q of shape .* has strides .*: its last dimension"),
         ((q, k, v), dict(mask=torch.ones(2, 7, device=device)), r"mask has shape \[2, 7\], expected one that"),
         ((q, k, v), dict(softcap=-1.0), "softcap is -1, expected a finite number of 0 or more"),
         ((q, k, v), dict(scale=float("nan")), "scale is NaN, expected a finite number"),

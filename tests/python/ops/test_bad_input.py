@@ -105,9 +105,8 @@ def test_no_rows(device):
 def test_columns_not_contiguous(device):
     x, wide = random((8, 8), F32, device), random((8, 16), F32, device)
     out = torch.full((8, 8), float("nan"), device=device)
-    for bad in (x.t(), wide[:, ::2], wide[:, :1].expand(8, 8)):
-        refused(lambda bad=bad: oxiwarp.rms_norm(bad), r"^rms_norm: x of shape \[8, 8\] has strides", device=device)
-        refused(lambda bad=bad: oxiwarp.add_rms_norm(x, bad), r"^add_rms_norm: residual of shape", device=device)
+    for apart in (x.t(), wide[:, ::2], wide[:, :1].expand(8, 8)):  # rows are copied
+        assert torch.equal(oxiwarp.rms_norm(apart), oxiwarp.rms_norm(apart.contiguous()))
     refused(lambda: oxiwarp.rms_norm(x, out=out.t()), r"^rms_norm: out of shape", outputs=[out], device=device)
     refused(lambda: oxiwarp.rms_norm(x, wide[0, ::2]), r"^rms_norm: weight of shape", device=device)
 
@@ -119,14 +118,10 @@ def test_contiguous_hint(device):
     For the argument `out`, the message has no such remedy, because the call must write to `out` itself.
     """
     x = random((8, 8), F32, device)
-    q = random((1, 8, 2, 8), BF16, device)
     for call, name in (
-        (lambda: oxiwarp.rms_norm(x.t()), "x"),
-        (lambda: oxiwarp.softmax(x.t()), "x"),
-        (lambda: oxiwarp.gelu(x.t()), "x"),
-        (lambda: oxiwarp.silu_and_mul(x.t()), "x"),
-        (lambda: oxiwarp.add_rms_norm(x, x.t()), "residual"),
-        (lambda: oxiwarp.attention(q.transpose(1, 3), q.transpose(1, 3), q.transpose(1, 3)), "q"),
+        (lambda: oxiwarp.rms_norm(x, x.t()[0]), "weight"),
+        (lambda: oxiwarp.layer_norm(x, x[0], x.t()[0]), "bias"),
+        (lambda: oxiwarp.silu_and_mul(x[:, :4], x[:, 4:], bias=x.t()[0]), "bias"),
     ):
         refused(call, rf"{name} of shape .* must be contiguous: call {name}\.contiguous\(\)$", device=device)
     refused(lambda: oxiwarp.rms_norm(x, out=x.clone().t()), r"out of shape .* must be contiguous$", device=device)
@@ -422,7 +417,7 @@ def test_a_rotation_without_tables(device):
     """
     for where in (device, "meta"):
         q = torch.ones(1, 2, 1, 8, device=where)
-        turn = (None, None, 0, 0, True, -1, True, False, False, 0)
+        turn = (None, None, None, 0, 0, True, -1, True, False, False, 0)
         for call in (
             lambda q=q, turn=turn: torch.ops.oxiwarp.rope(q, *turn),
             lambda q=q, turn=turn: torch.ops.oxiwarp.rope_pair(q, q, *turn),

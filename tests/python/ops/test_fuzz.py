@@ -203,6 +203,8 @@ MUTANTS = {
     "more roundings of a product": ("linear", other(mode="exact")),
     "matrix without a gradient": ("linear", without_gradient("weight")),
     "other pairs": ("rope", other(interleaved=False)),
+    "tables without positions": ("rope", other(positions=None)),
+    "norm without positions": ("qk_norm_rope", other(positions=None)),
     "theta": ("rope_1d", other(theta=10001.0)),
     "theta of a grid": ("rope_3d", other(theta=10000.0)),
     "norm per head": ("qk_norm_rope", other(across_heads=False)),

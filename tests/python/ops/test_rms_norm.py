@@ -302,6 +302,37 @@ def test_gradients_of_heads_and_bias(dtype, weight, bias, device):
         assert torch.equal(alone[name].grad, leaves[name].grad), name
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "slice", "tokens"])
+def test_gradient_of_heads_is_one_launch(layout, device):
+    """One operator computes the gradients of `x` and of a weight per head, with the bits of a call per head."""
+    x = random((2, 5, 3, 24), torch.bfloat16, device)
+    if layout == "slice":
+        x = random((2, 5, 9, 24), torch.bfloat16, device)[:, :, 3:6]
+    elif layout == "tokens":  # the backward copies x, because its rows have two strides
+        x = random((2, 9, 3, 24), torch.bfloat16, device)[:, :5]
+    weight, dy = random((3, 24), torch.bfloat16, device, 1), random((2, 5, 3, 24), torch.bfloat16, device, 2)
+    leaves = [value.clone().requires_grad_() for value in (x, weight)]
+    called = []
+
+    class Count(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            called.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with torch.enable_grad():
+        y = oxiwarp.rms_norm(x.requires_grad_(), leaves[1])
+        with Count():
+            dx, dweight = torch.autograd.grad(y, (x, leaves[1]), dy)
+    assert [name for name in called if name.startswith("oxiwarp")] == ["oxiwarp.rms_norm_affine_backward.default"]
+    assert not [name for name in called if "stack" in name or "cat" in name]
+    for head in range(3):
+        rows = x.detach()[:, :, head].clone().requires_grad_()
+        own = weight[head].clone().requires_grad_()
+        with torch.enable_grad():
+            wanted = torch.autograd.grad(oxiwarp.rms_norm(rows, own), (rows, own), dy[:, :, head])
+        assert torch.equal(dx[:, :, head], wanted[0]) and torch.equal(dweight[head], wanted[1])
+
+
 def test_gradient_of_a_single_row(device):
     """The gradient of a bias with the shape of `x` is the incoming gradient."""
     x = random((8,), torch.float32, device)

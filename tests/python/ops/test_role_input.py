@@ -6,9 +6,12 @@ The error names the operator and the operand.
 import re
 
 import pytest
+import torch
 from helpers import random
 from op_info import FORMS, INFOS, Operands
 from torch import Tensor
+
+from oxiwarp.ops._roles import Role
 
 SHAPE = (3, 4, 16)
 NAMES = {info.name: list(info.forms()) for info in INFOS.values()}
@@ -64,7 +67,28 @@ def test_other_device(name, cuda):
 
 
 @FORM
+def test_columns_that_are_not_adjacent(name, device):
+    """Rows and heads whose last dimension has stride 2, or is transposed, give the bits of contiguous ones."""
+    form = FORMS[name]
+    x = random(SHAPE, form.info.dtypes[0], device)
+    right = form.arguments(x, Operands(x))
+    wanted = form.info.function(**right)
+    for operand, role in form.roles.items():
+        if role not in (Role.ROWS, Role.BRANCH, Role.HEADS):
+            continue
+        for apart in (
+            right[operand].repeat_interleave(2, -1)[..., ::2],
+            right[operand].transpose(1, -1).contiguous().transpose(1, -1),
+        ):
+            got = form.info.function(**{**right, operand: apart})
+            for a, b in zip(*((y if isinstance(y, tuple) else (y,)) for y in (got, wanted)), strict=True):
+                assert torch.equal(a, b), operand
+
+
+@FORM
 def test_columns_apart(name, device):
-    """An operand whose last dimension has stride 2 is an error."""
-    skip = (*COPIED, *FORMS[name].info.copied)
+    """An operand whose last dimension has stride 2 is an error, except rows and heads, which are copied."""
+    form = FORMS[name]
+    copied = [operand for operand, role in form.roles.items() if role in (Role.ROWS, Role.BRANCH, Role.HEADS)]
+    skip = (*COPIED, *form.info.copied, *copied)
     refused(name, device, lambda t: t.repeat_interleave(2, -1)[..., ::2], "(has strides|of shape)", skip=skip)

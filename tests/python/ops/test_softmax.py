@@ -170,7 +170,6 @@ def test_bad_input(device):
     for bad, message in (
         (x.long(), "x is int64, expected f32, f16 or bf16"),
         (x.double(), "x is float64, expected f32, f16 or bf16"),
-        (x.t(), r"x of shape \[8, 4\] has strides \[1, 8\]: its last dimension must be contiguous"),
         (x[:, :0], r"x has shape \[4, 0\], expected a last dimension"),
         (x[0, 0], r"x has shape \[\], expected at least one dimension"),
         (x.to_sparse(), "x has layout torch.sparse_coo, expected torch.strided"),

@@ -51,9 +51,9 @@ NUMBERS = {
     "with_lse": True,
     "z_loss": 0.01,
 }
-# Optional operands that are never passed: biases of LayerNorm, masks and packed sequences. They cannot be
-# combined with some other operands.
-EXCLUDED = ("index", "q_bias", "k_bias", "mask", "cu_seqlens_q", "cu_seqlens_k")
+# Optional operands that are never passed: biases of LayerNorm, masks, packed sequences and positions. They
+# cannot be combined with some other operands.
+EXCLUDED = ("index", "positions", "q_bias", "k_bias", "mask", "cu_seqlens_q", "cu_seqlens_k")
 
 
 class Tensors:

@@ -93,7 +93,11 @@ def of_operators(root: Path) -> Iterator[str]:
     for unit in sorted(path.stem for path in (root / UNITS).glob("*.rs")):
         # Some kernel units (source files of ops) need no torch operator of the same name, because another
         # operator launches their kernels.
-        serves = unit == "mod" or unit.endswith("_hopper") or (unit not in rows and f"oxiwarp::{unit}," in table)
+        serves = (
+            unit == "mod"
+            or unit.endswith(("_hopper", "_positions"))
+            or (unit not in rows and f"oxiwarp::{unit}," in table)
+        )
         if not serves and unit not in {*defined, *rows}:
             yield f"{unit}: an operator of this name, in {PYTHON} and {BINDING}"
 

@@ -70,8 +70,10 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
         }
     }
 
+    /// Does the same as [`Vec4Row::get`], with the cache hint `hint`. If the kernel may write the row,
+    /// `hint` must be [`Load::Default`].
     #[inline(always)]
-    fn load(&self, tile: u32, hint: Load) -> Vec4<T> {
+    pub fn load(&self, tile: u32, hint: Load) -> Vec4<T> {
         if !self.columns.has::<A>(tile) {
             return Vec4::ZERO;
         }

@@ -189,6 +189,16 @@ impl<'a> View<'a> {
         }
         Ok(wide)
     }
+    /// Returns the tensor with the dimensions `a` and `b` exchanged.
+    ///
+    /// # Panics
+    /// Panics if the tensor does not have these dimensions.
+    pub fn transposed(mut self, a: usize, b: usize) -> Self {
+        assert!(a.max(b) < self.rank, "dimensions {a} and {b} of a tensor with {} dimensions", self.rank);
+        self.shape.swap(a, b);
+        self.strides.swap(a, b);
+        self
+    }
     /// Returns the error for strides that an op does not support. The error names `op` and `arg`.
     pub fn bad_strides(&self, op: &'static str, arg: &'static str, problem: &'static str) -> Error {
         Error::Strides { op, arg, shape: self.shape().to_vec(), strides: self.strides().to_vec(), problem }

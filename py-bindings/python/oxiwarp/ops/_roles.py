@@ -20,8 +20,10 @@ class Role(enum.Enum):
     the argument.
     """
 
-    ROWS = "`[..., N]`: rows. All operands with this role have one shape and one dtype"
-    BRANCH = "the shape of the rows, in float32, float16 or bfloat16"
+    ROWS = (
+        "`[..., N]`: rows, copied if their last stride is not 1. All operands with this role have one shape and dtype"
+    )
+    BRANCH = "the shape of the rows, in float32, float16 or bfloat16; copied if its last stride is not 1"
     VECTOR = "`[N]`, in the dtype of the rows or in float32"
     ANY_VECTOR = "`[N]`, in float32, float16 or bfloat16"
     BIAS = "`[N]`, in the dtype of the rows; `[2 * N]` if two halves of N columns are gated, `[M]` with a MATRIX"
@@ -31,10 +33,11 @@ class Role(enum.Enum):
     PER_ROW = "`[...]`: one number for each row"
     INDEX = "`[...]`, int64 or int32: for each row, the row of the modulations, which have the shape `[R, N]`"
     CLASSES = "`[...]`, int64 or int32: the class of each row"
-    HEADS = "`[B, S, heads, D]`, or as the layout arguments say; all with this role have one dtype"
+    HEADS = "`[B, S, heads, D]`, or as the layout arguments say, copied if the last stride is not 1; all have one dtype"
     HEAD_VECTOR = "`[D]`, or `[heads * D]` with `across_heads`, in the dtype of the heads or in float32"
     PER_HEAD = "`[B, heads, S]`, float32: one number for each token of each head"
     TABLE = "`[S, R]`, `[B, S, R]` or `[B, S, heads, R]`: cosines or sines, in the dtype of the heads or in float32"
+    TABLE_ROWS = "`[S]` or `[B, S]`, int64 or int32: the row of the tables `[M, R]` for each token"
     POSITIONS = "`[S]` or `[B, S]`, for three axes `[S, 3]` or `[B, S, 3]`: integers or floats"
     FREQUENCIES = "`[R / 2]`, float32: the frequency of each pair of columns"
     MASK = "broadcasts to `[B, heads, Sq, Sk]`: bool, or added to the scores"
@@ -85,14 +88,16 @@ def roles_of(function: Callable[..., Any]) -> dict[str, Role]:
     A role is the shape and dtype relative to the other arguments. A parameter has the role of the operator argument
     with the same name, in the first operator of the function's module that has such an argument. Entries of the
     module's dict `ROLES` override these roles. They are necessary for two kinds of parameters: those that no operator
-    has, and those for which the function accepts more shapes than the operator.
+    has, and those for which the function accepts more shapes than the operator. If a key has the form
+    `function.parameter`, the entry is only for this function.
     """
     module, code = function.__module__, function.__code__
     known: dict[str, Role] = {}
     for operator in OPERATORS.values():
         if operator.module == module:
             known = {**operator.roles, **known}
-    known.update(getattr(sys.modules[module], "ROLES", {}))
+    own = f"{function.__name__}."
+    known.update({name.removeprefix(own): role for name, role in getattr(sys.modules[module], "ROLES", {}).items()})
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return {name: known[name] for name in names if name in known}
 

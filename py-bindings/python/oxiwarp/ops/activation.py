@@ -126,10 +126,10 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
 
     Args:
         x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. If `x` is contiguous and there is no
-            bias, `x` may have any shape, and may be empty. Otherwise the shape is `[..., N]`, and the last stride is 1.
-            `Tensor.view` must then be able to merge all dimensions except the last into at most two, as in slices and
-            chunks of a contiguous tensor. If `out` is given, `Tensor.view` must be able to merge the same dimensions of
-            `out`.
+            bias, `x` may have any shape, and may be empty. Otherwise the shape is `[..., N]`. If the last stride is not
+            1, a contiguous copy is made first. If it is 1, `Tensor.view` must be able to merge all dimensions except
+            the last into at most two, as in slices and chunks of a contiguous tensor. If `out` is given, `Tensor.view`
+            must be able to merge the same dimensions of `out`.
         bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`. GELU is applied to `x + bias`.
         mode (str): "exact" rounds after each torch operator, as eager torch does. "fast" rounds only the
             result.

@@ -248,7 +248,8 @@ def attention(
 
     Args:
         q (Tensor): float16 or bfloat16, shape `[B, Sq, H, D]` with D from 1 to 256, on the CPU or a CUDA
-            device of compute capability 8.0 or newer. The last stride is 1; the other strides are arbitrary.
+            device of compute capability 8.0 or newer. The strides are arbitrary. If the last stride is not 1, a
+            contiguous copy is made first.
             If D is a multiple of 8 and the address of every head is a multiple of 16 bytes, the kernels use
             16-byte loads. Otherwise they load single elements, which is slow.
         k (Tensor): shape `[B, Sk, Hkv, D]`, dtype and device of `q`. In grouped-query attention, H is a

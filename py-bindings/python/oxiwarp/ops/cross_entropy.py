@@ -174,9 +174,9 @@ def cross_entropy(
     Args:
         logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested up to 262,144), on the
             CPU or a CUDA device. The classes are always in the last dimension, whereas torch's function has them in
-            dimension 1 if a tensor has three or more dimensions. The last stride is 1. `Tensor.view` must be able to
-            merge all dimensions except the last into at most two, as in slices such as `logits[:, :-1]` of a contiguous
-            tensor.
+            dimension 1 if a tensor has three or more dimensions. If the last stride is not 1, a contiguous copy is made
+            first. Otherwise, `Tensor.view` must be able to merge all dimensions except the last into at most two, as in
+            slices such as `logits[:, :-1]` of a contiguous tensor.
         target (Tensor): class of each row, int64 or int32, shape `[...]`.
         ignore_index (int): rows whose target is this number do not contribute to the loss.
         reduction (str): "mean" returns the mean over the rows that are not ignored. "sum" returns the sum.

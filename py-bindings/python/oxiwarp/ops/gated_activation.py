@@ -162,9 +162,10 @@ def geglu(
 
     Args:
         x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Without `gate`, the shape is
-            `[..., 2 * H]`, and `x` contains both halves. With `gate`, the shape is `[..., H]`. The last stride is 1.
-            `Tensor.view` must be able to merge all dimensions except the last into at most two, as in slices and chunks
-            of a contiguous tensor. `Tensor.view` must be able to merge the same dimensions of `gate` and `out`.
+            `[..., 2 * H]`, and `x` contains both halves. With `gate`, the shape is `[..., H]`. If the last stride is
+            not 1, a contiguous copy is made first. Otherwise, `Tensor.view` must be able to merge all dimensions except
+            the last into at most two, as in slices and chunks of a contiguous tensor. `Tensor.view` must be able to
+            merge the same dimensions of `gate` and `out`.
         gate (Tensor | None): second half, with the shape and dtype of `x`. If it is given, `x` is the first
             half.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. `bias[:H]` is added to `first` and

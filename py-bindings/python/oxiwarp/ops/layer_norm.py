@@ -59,8 +59,9 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
-            device. The last stride is 1. `Tensor.view` must be able to merge all dimensions before the last
-            into at most two. This is the case for slices and chunks of a contiguous tensor.
+            device. If the last stride is not 1, a contiguous copy is made first. Otherwise, `Tensor.view` must be able
+            to merge all dimensions before the last into at most two. This is the case for slices and chunks of a
+            contiguous tensor.
         weight (Tensor | None): float32, float16 or bfloat16, contiguous, shape `[N]`.
         bias (Tensor | None): float32, float16 or bfloat16, contiguous, shape `[N]`.
         eps (float): added to the variance; finite, 0 or more.

@@ -16,6 +16,7 @@ from ._checks.heads import (
     Rotation,
     check_head_dim,
     check_heads,
+    outputs,
     readable,
     rotation,
     same_device,
@@ -147,16 +148,16 @@ class _Function(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         q, k, q_weight, k_weight, q_bias, k_bias, norm, across_heads, eps, *rest = inputs
         how = Rotation(*rest)
-        ctx.save_for_backward(q, k, q_weight, k_weight, q_bias, k_bias, how.cos, how.sin)
+        ctx.save_for_backward(q, k, q_weight, k_weight, q_bias, k_bias, how.cos, how.sin, how.positions)
         ctx.norm = norm, across_heads, eps
-        ctx.how = how._replace(cos=None, sin=None)
+        ctx.how = how._replace(cos=None, sin=None, positions=None)
 
     @staticmethod
     @once
     def backward(ctx: Any, *grads: Any) -> Any:
-        q, k, q_weight, k_weight, q_bias, k_bias, cos, sin = ctx.saved_tensors
+        q, k, q_weight, k_weight, q_bias, k_bias, cos, sin, positions = ctx.saved_tensors
         norm, across_heads, eps = ctx.norm
-        how = ctx.how._replace(cos=cos, sin=sin)
+        how = ctx.how._replace(cos=cos, sin=sin, positions=positions)
         back = transposed(how, q)
         found: list[tuple[Tensor | None, ...]] = []
         parameters = (q_weight, q_bias), (k_weight, k_bias)
@@ -211,6 +212,7 @@ def qk_norm_rope(
     interleaved: bool = True,
     rotary_dim: int | None = None,
     offset: int | None = None,
+    positions: Tensor | None = None,
     mode: str = "exact",
     heads_first: bool = False,
     head_dim: int | None = None,
@@ -224,7 +226,8 @@ def qk_norm_rope(
     Args:
         q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
             `[B, S, heads, D]`, or `[B, heads, S, D]` with `heads_first`. It may also be `[B, S, N]`, where N
-            is the number of heads times `head_dim`. The last stride is 1; the other strides are arbitrary.
+            is the number of heads times `head_dim`. The strides are arbitrary. If the last stride is not 1, a
+            contiguous copy is made first.
         k (Tensor | None): keys, with the same batch size, number of tokens, D, dtype and device as `q`. The
             number of heads may differ.
         cos (Tensor | None): table of cosines, as for `rope`. If it is None, the function only normalizes.
@@ -251,6 +254,8 @@ def qk_norm_rope(
             form a pair, where n is the number of rotated columns, as in `rotate_half` of transformers.
         rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
         offset (int | None): index of the first rotated token, as for `rope`.
+        positions (Tensor | None): int64 or int32, `[S]` or `[B, S]`: for each token, the row of the tables, as for
+            `rope`. The tables then have the shape `[M, R]`.
         mode (str): "exact" or "fast". The section "Exactness" describes both.
         heads_first (bool): if True, `q` and `k` have shape `[B, heads, S, D]`.
         head_dim (int | None): number of columns per head, if `q` has shape `[B, S, N]`. Default: N, which
@@ -258,7 +263,8 @@ def qk_norm_rope(
         out (Tensor | tuple | None): tensor to which the result is written, with the shape and dtype of `q`.
             If `k` is given, `out` is a pair of tensors: one with the shape of `q` and one with the shape of
             `k`. The tensors may be slices of a larger tensor. For example, text and image tokens can be
-            written into one buffer, so that no concatenation is needed afterwards.
+            written into one buffer, so that no concatenation is needed afterwards. They must not overlap an input.
+            With `norm=None`, the tensors may also be `q` and `k`.
 
     Returns:
         The result for `q`: a contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: this
@@ -299,14 +305,18 @@ def qk_norm_rope(
     operands = isinstance(q, Tensor) and isinstance(k, OPTIONAL) and isinstance(cos, OPTIONAL)
     weights = isinstance(q_weight, OPTIONAL) and isinstance(k_weight, OPTIONAL)
     biases = isinstance(q_bias, OPTIONAL) and isinstance(k_bias, OPTIONAL)
-    if not (operands and isinstance(sin, OPTIONAL) and weights and biases):
-        tensors_only(name, q, k=k, cos=cos, sin=sin, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
+    tables = isinstance(sin, OPTIONAL) and isinstance(positions, OPTIONAL)
+    if not (operands and tables and weights and biases):
+        tensors_only(
+            name, q, k=k, cos=cos, sin=sin, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias,
+            positions=positions,
+        )  # fmt: skip
     if not isinstance(norm, (str, NoneType)) or norm not in NORMS:
         raise ValueError(f"{name}: norm is {norm!r}, expected one of {', '.join(map(repr, NORMS))}")
     if norm is None and (q_weight is not None or k_weight is not None or q_bias is not None or k_bias is not None):
         raise ValueError(f"{name}: norm is None, expected a norm for a weight or a bias")
-    if cos is None and (rotary_dim is not None or offset is not None):
-        raise ValueError(f"{name}: cos is None, expected tables for rotary_dim or offset")
+    if cos is None and (rotary_dim is not None or offset is not None or positions is not None):
+        raise ValueError(f"{name}: cos is None, expected tables for rotary_dim, offset or positions")
     if head_dim is not None:
         check_head_dim(name, q, head_dim)
     how = rotation(
@@ -319,6 +329,7 @@ def qk_norm_rope(
         mode=mode,
         heads_first=heads_first,
         head_dim=head_dim,
+        positions=positions,
     )
     args = (q_weight, k_weight, q_bias, k_bias, NORMS[norm], across_heads, eps, *how)
     wants_grad = needs_grad(q, k, q_weight, k_weight, q_bias, k_bias, cos, sin)
@@ -326,30 +337,13 @@ def qk_norm_rope(
         tables_want_grad(name, cos, sin)
     try:
         if out is not None:
-            return _write(q, k, args, out, wants_grad)
+            write(name, op_out, (q, k, *args), outputs(name, k, out), wants_grad)
+            return out
         return apply(_Function, q, k, *args) if wants_grad else _forward(q, k, args)
     except RuntimeError as error:
         parameters = {"q_weight": q_weight, "k_weight": k_weight, "q_bias": q_bias, "k_bias": k_bias}
-        explain(error, name, 1 if k is None else 2, q, "q", k=k, cos=cos, sin=sin, **parameters)
+        explain(error, name, 1 if k is None else 2, q, "q", k=k, cos=cos, sin=sin, positions=positions, **parameters)
         raise
-
-
-def _write(q: Tensor, k: Tensor | None, args: tuple[Any, ...], out: Any, wants_grad: bool) -> Any:
-    """Call the operator, which writes the results to the tensors in `out`, and return `out`.
-
-    Raise TypeError or ValueError unless `out` has one tensor, or two tensors if `k` is not None.
-    """
-    outs = list(out) if isinstance(out, tuple | list) else [out]
-    for one in outs:
-        if one is not None and not isinstance(one, Tensor):
-            raise TypeError(f"qk_norm_rope: out is {type(one).__name__}, expected a torch.Tensor or a pair of them")
-    if len(outs) > 2 or not outs or outs[0] is None:
-        raise ValueError(f"qk_norm_rope: out has {len(outs)} tensors, expected one, or two with k")
-    q_out, k_out = outs[0], outs[1] if len(outs) == 2 else None
-    if (k is None) != (k_out is None):
-        raise ValueError("qk_norm_rope: out has another number of tensors than there are inputs")
-    write("qk_norm_rope", op_out, (q, k, *args), (q_out, k_out), wants_grad)
-    return out
 
 
 __all__ = ["qk_norm_rope"]

@@ -23,6 +23,7 @@ from ._register import (
 )
 from ._roles import Role
 from .rms_norm_backward import op as op_backward
+from .rms_norm_backward import op_affine as op_affine_backward
 
 
 def _fake(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
@@ -161,10 +162,7 @@ class _RmsNorm(Function):
 
 
 class _RmsNormAffine(Function):
-    """Autograd function of a norm with a bias, or with a weight or bias per head.
-
-    With a weight per head, the backward calls the backward kernel of `rms_norm` once for each head.
-    """
+    """Autograd function of a norm with a bias, or with a weight or bias per head."""
 
     @staticmethod
     def forward(
@@ -194,10 +192,10 @@ class _RmsNormAffine(Function):
             if weight is None or weight.dim() == 1:
                 dx, dweight = op_backward(dy, x, weight, *how)
             elif wants_x or wants_weight:
-                heads = zip(dy.unbind(-2), x.unbind(-2), weight.unbind(0), strict=True)
-                gradients = [op_backward(*head, *how) for head in heads]
-                dx = torch.stack([dx for dx, _ in gradients], -2)
-                dweight = torch.stack([dweight for _, dweight in gradients])
+                # `reshape` copies `x` only if its rows have more than one stride.
+                dy_rows, rows = (of.reshape(-1, *weight.shape) for of in (dy, x))
+                dx, dweight = op_affine_backward(dy_rows, rows, weight, *how[1:])
+                dx = dx.reshape(x.shape)
         except RuntimeError as error:
             explain(error, "rms_norm_backward", 1, x)
             raise
@@ -222,10 +220,10 @@ def rms_norm(
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested up to 262,144),
-            on the CPU or a CUDA device. The last stride is 1. `Tensor.view` must be able to merge all
-            dimensions before the last into at most two. This is the case for slices and chunks of a
-            contiguous tensor. If `out` is given, `Tensor.view` must be able to merge the same dimensions of
-            `out`. The number of rows may be 0.
+            on the CPU or a CUDA device. If the last stride is not 1, a contiguous copy is made first. Otherwise,
+            `Tensor.view` must be able to merge all dimensions before the last into at most two. This is the case for
+            slices and chunks of a contiguous tensor. If `out` is given, `Tensor.view` must be able to merge the same
+            dimensions of `out`. The number of rows may be 0.
         weight (Tensor | None): contiguous, in the dtype of `x` or in float32. The shape is `[N]`, or `[H, N]` for an
             `x` of shape `[..., H, N]`: one weight per head. None means a weight of ones.
         eps (float): added to the mean of squares; finite, 0 or more.
@@ -256,9 +254,8 @@ def rms_norm(
             result does not depend on the number of rows. However, the order of the sum is different if the address or
             the stride of the rows is not a multiple of 16 bytes.
         Gradients: For both values of `rounding`, the gradients are computed in float32 from `x` and rounded
-            once. The gradient of `weight` is a sum over all rows. This sum is deterministic. With a weight per head,
-            the backward launches a kernel for each head. torch's operators compute the gradient of `bias`. A second
-            derivative and forward-mode AD raise RuntimeError.
+            once. The gradient of `weight` is a sum over all rows. This sum is deterministic. torch's operators
+            compute the gradient of `bias`. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.rms_norm`; Zhang and Sennrich, "Root Mean Square Layer Normalization" (arXiv:1910.07467).

@@ -1,9 +1,10 @@
-"""The operator `torch.ops.oxiwarp.rms_norm_backward`, which computes the gradients of RMSNorm. The backward
-passes of other operators call it.
+"""The operators `torch.ops.oxiwarp.rms_norm_backward` and `rms_norm_affine_backward`, which compute the gradients of
+RMSNorm. The backward passes of other operators call them.
 """
 
 from torch import Tensor
 
+from ._checks.rows import check_head_vectors
 from ._norm_backward import check, like
 from ._register import check_number, define
 from ._roles import Role
@@ -35,6 +36,29 @@ op = define(
     x=Role.ROWS,
     weight=Role.VECTOR,
     dsum=Role.ROWS,
+)
+
+
+def _fake_affine(
+    dy: Tensor, x: Tensor, weight: Tensor, eps: float, weight_offset: float, dweight: bool
+) -> tuple[Tensor, Tensor]:
+    check("rms_norm_backward", dy, x, None, None, eps)
+    check_number("rms_norm_backward", "weight_offset", weight_offset)
+    if x.dim() != 3:
+        raise RuntimeError(f"rms_norm_backward: x has shape {list(x.shape)}, expected [rows, heads, columns]")
+    check_head_vectors("rms_norm_backward", "weight", weight, x)
+    return x.new_empty(x.shape), like("rms_norm_backward: dweight", weight, x, dweight)
+
+
+# This operator returns the gradient of x, of shape [R, H, N], and the gradient of the weight. A weight of
+# shape [H, N] has one row for each head.
+op_affine = define(
+    "rms_norm_affine_backward(Tensor dy, Tensor x, Tensor weight, float eps, float weight_offset, bool dweight) -> "
+    "(Tensor, Tensor)",
+    _fake_affine,
+    dy=Role.ROWS,
+    x=Role.ROWS,
+    weight=Role.VECTOR,
 )
 
 __all__ = []

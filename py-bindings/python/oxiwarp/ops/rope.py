@@ -15,6 +15,7 @@ from ._checks.heads import (
     check_head_dim,
     check_heads,
     check_numbers,
+    outputs,
     readable,
     rotation,
     tables_want_grad,
@@ -32,15 +33,15 @@ from ._checks.positions import (
 )
 from ._function import Function, apply
 from ._once_differentiable import once
-from ._register import define, explain, needs_grad
+from ._register import define, explain, needs_grad, write
 from ._roles import Role
 from ._rope_tables import frequencies, grid_tables, ltx_tables
 
 
-def _check(q: Tensor, k: Tensor | None, how: Rotation) -> None:
+def _check(q: Tensor, k: Tensor | None, how: Rotation, **outs: Tensor | None) -> None:
     if how.cos is None:
         raise RuntimeError("rope: cos is missing")
-    check_heads("rope", q, k, how)
+    check_heads("rope", q, k, how, **outs)
 
 
 def _fake(q: Tensor, *how: Any) -> Tensor:
@@ -53,6 +54,11 @@ def _fake_pair(q: Tensor, k: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), k.new_empty(k.shape)
 
 
+def _fake_out(q: Tensor, k: Tensor | None, *args: Any) -> None:
+    *how, q_out, k_out = args
+    _check(q, k, Rotation(*how), q_out=q_out, k_out=k_out)
+
+
 op = define(f"rope(Tensor q, {ROTATION}) -> Tensor", _fake, q=Role.HEADS, **TABLE_ROLES)
 op_pair = define(
     f"rope_pair(Tensor q, Tensor k, {ROTATION}) -> (Tensor, Tensor)",
@@ -61,11 +67,28 @@ op_pair = define(
     k=Role.HEADS,
     **TABLE_ROLES,
 )
-ROLES = {"positions": Role.POSITIONS, "inv_freq": Role.FREQUENCIES, "coordinates": Role.POSITIONS}
+# `q_out` and `k_out` may be the tensors `q` and `k`. The kernel reads both columns of a pair before it writes
+# them.
+op_out = define(
+    f"rope_out(Tensor q, Tensor? k, {ROTATION}, Tensor(a!) q_out, Tensor(b!)? k_out) -> ()",
+    _fake_out,
+    q=Role.HEADS,
+    k=Role.HEADS,
+    **TABLE_ROLES,
+    q_out=Role.OUTPUT,
+    k_out=Role.OUTPUT,
+)
+ROLES = {
+    "rope_1d.positions": Role.POSITIONS,
+    "inv_freq": Role.FREQUENCIES,
+    "coordinates": Role.POSITIONS,
+    "out": Role.OUTPUT,
+}
 
 
 class _Rope(Function):
-    """Autograd function that saves `cos` and `sin`: tables, or frequencies and positions.
+    """Autograd function that saves `cos` and `sin` (tables, or frequencies and positions), and the positions that
+    choose the rows of tables.
 
     The backward calls the kernel of the forward with the incoming gradients, and rotates them by the negative angles.
     """
@@ -77,28 +100,37 @@ class _Rope(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         how = Rotation(*inputs[2:])
-        ctx.save_for_backward(how.cos, how.sin)
-        ctx.how = how._replace(cos=None, sin=None)
+        ctx.save_for_backward(how.cos, how.sin, how.positions)
+        ctx.how = how._replace(cos=None, sin=None, positions=None)
 
     @staticmethod
     @once
     def backward(ctx: Any, *grads: Any) -> Any:
-        cos, sin = ctx.saved_tensors
-        how = transposed(ctx.how._replace(cos=cos, sin=sin), next(grad for grad in grads if grad is not None))
+        cos, sin, positions = ctx.saved_tensors
+        how = ctx.how._replace(cos=cos, sin=sin, positions=positions)
+        how = transposed(how, next(grad for grad in grads if grad is not None))
         back = [None if grad is None else op(readable(grad), *how) for grad in grads]
         return (*back, *[None] * (2 + len(how) - len(back)))
 
 
-def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
-    """Rotate `q`, and also `k` if it is not None. If `q` or `k` requires grad, autograd records the call."""
+def call(q: Tensor, k: Tensor | None, how: Rotation, out: Any = None) -> Any:
+    """Rotate `q`, and also `k` if it is not None. Write the results to `out` if it is not None.
+
+    If `q` or `k` requires grad, autograd records the call. Such a call raises RuntimeError if `out` is not None.
+    """
     tables_want_grad("rope", how.cos, how.sin)
     try:
+        if out is not None:
+            write("rope", op_out, (q, k, *how), outputs("rope", k, out), needs_grad(q, k))
+            return out
         if needs_grad(q, k):
             return apply(_Rope, q, k, *how)
         return op(q, *how) if k is None else op_pair(q, k, *how)
     except RuntimeError as error:
         names = ("frequencies", "positions") if how.angles == FREQUENCIES else ("cos", "sin")
         tables = dict(zip(names, (how.cos, how.sin), strict=True))
+        if how.positions is not None:
+            tables["positions"] = how.positions
         explain(error, "rope", 1 if k is None else 2, q, "q", k=k, **tables)
         raise
 
@@ -106,14 +138,14 @@ def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
 @overload
 def rope(
     q: Tensor, k: None, cos: Tensor, sin: Tensor | None = None, *, interleaved: bool = True,
-    rotary_dim: int | None = None, offset: int | None = None, mode: str = "exact", heads_first: bool = False,
-    head_dim: int | None = None,
+    rotary_dim: int | None = None, offset: int | None = None, positions: Tensor | None = None, mode: str = "exact",
+    heads_first: bool = False, head_dim: int | None = None, out: Tensor | tuple[Tensor] | None = None,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def rope(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor | None = None, *, interleaved: bool = True,
-    rotary_dim: int | None = None, offset: int | None = None, mode: str = "exact", heads_first: bool = False,
-    head_dim: int | None = None,
+    rotary_dim: int | None = None, offset: int | None = None, positions: Tensor | None = None, mode: str = "exact",
+    heads_first: bool = False, head_dim: int | None = None, out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def rope(
     q: Tensor,
@@ -124,9 +156,11 @@ def rope(
     interleaved: bool = True,
     rotary_dim: int | None = None,
     offset: int | None = None,
+    positions: Tensor | None = None,
     mode: str = "exact",
     heads_first: bool = False,
     head_dim: int | None = None,
+    out: Any = None,
 ) -> Any:
     """Rotate queries and keys by angles from tables: a pair `(a, b)` becomes
     `(a * cos - b * sin, b * cos + a * sin)`.
@@ -134,7 +168,8 @@ def rope(
     Args:
         q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
             `[B, S, heads, D]`, or `[B, heads, S, D]` with `heads_first`. It may also be `[B, S, N]`, where N
-            is the number of heads times `head_dim`. The last stride is 1; the other strides are arbitrary.
+            is the number of heads times `head_dim`. The strides are arbitrary. If the last stride is not 1, a
+            contiguous copy is made first.
             For example, LTX-Video rotates tensors of shape `[B, S, N]` as one head of N columns.
         k (Tensor | None): keys, with the same batch size, number of tokens, D, dtype and device as `q`. The
             number of heads may differ.
@@ -150,21 +185,28 @@ def rope(
         offset (int | None): index of the first rotated token, if the tables have fewer tokens than `q`. Tokens before
             and after these tokens are copied, for example the text tokens of CogVideoX and HunyuanVideo. If `offset` is
             None, the tables must have all tokens of `q`.
+        positions (Tensor | None): int64 or int32, shape `[S]` or `[B, S]`, with any strides: for each token, the row of
+            the tables. `cos` and `sin` then have the shape `[M, R]`, with at least one row. A negative position, or M
+            or more, names row M - 1. The result is that of the tables `cos[positions]` and `sin[positions]`. With
+            `offset`, there is one position for each rotated token.
         mode (str): "exact" or "fast". The section "Exactness" describes both.
         heads_first (bool): if True, `q` and `k` have shape `[B, heads, S, D]`.
         head_dim (int | None): number of columns per head, if `q` has shape `[B, S, N]`. Default: N, which
             means one head.
+        out (Tensor | tuple | None): tensor to which the result is written, with the shape and dtype of `q`. If `k` is
+            given, `out` is a pair of tensors: one with the shape of `q` and one with the shape of `k`. To rotate in
+            place, pass `q` and `k` themselves. Otherwise, the tensors must not overlap an input.
 
     Returns:
         The rotated `q`: a contiguous Tensor with the shape and dtype of `q`. If `k` is given, a pair: the rotated
-        `q`, and the rotated `k` with the shape and dtype of `k`.
+        `q`, and the rotated `k` with the shape and dtype of `k`. If `out` is given, the function returns `out`.
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
             the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
-            a table requires grad.
-        ValueError: `mode` is unknown, `sin` is missing for a real table `cos`, or an integer argument is too
-            small.
+            a table requires grad, or if `out` is given and an input requires grad.
+        ValueError: `mode` is unknown, `sin` is missing for a real table `cos`, an integer argument is too
+            small, or `out` has the wrong number of tensors.
         TypeError: `q`, `k`, `cos` or `sin` is not a tensor, or an integer argument is not an integer.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
@@ -189,7 +231,7 @@ def rope(
         >>> oxiwarp.rope(q, None, torch.zeros(1, 2), torch.ones(1, 2))  # both pairs by 90 degrees
         tensor([[[[ 0.,  1., -2.,  0.]]]])
     """
-    tensors_only("rope", q, k=k, cos=cos, sin=sin)
+    tensors_only("rope", q, k=k, cos=cos, sin=sin, positions=positions)
     if cos is None:
         raise TypeError("rope: cos is NoneType, expected a torch.Tensor")
     if sin is None and not cos.is_complex():
@@ -209,8 +251,9 @@ def rope(
         mode=mode,
         heads_first=heads_first,
         head_dim=head_dim,
+        positions=positions,
     )
-    return call(q, k, how)
+    return call(q, k, how, out)
 
 
 def rope_1d(
@@ -234,7 +277,8 @@ def rope_1d(
     Args:
         q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
             `[B, S, heads, D]`, or `[B, heads, S, D]` with `heads_first`. It may also be `[B, S, N]`, where N
-            is the number of heads times `head_dim`. The last stride is 1; the other strides are arbitrary.
+            is the number of heads times `head_dim`. The strides are arbitrary. If the last stride is not 1, a
+            contiguous copy is made first.
         k (Tensor | None): keys, with the same batch size, number of tokens, D, dtype and device as `q`. The
             number of heads may differ.
         theta (float): base of the frequencies; finite, greater than 0.
@@ -336,7 +380,8 @@ def rope_3d(
     Args:
         q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. The shape is
             `[B, S, heads, D]`, or `[B, heads, S, D]` with `heads_first`. It may also be `[B, S, N]`, where N
-            is the number of heads times `head_dim`. The last stride is 1; the other strides are arbitrary.
+            is the number of heads times `head_dim`. The strides are arbitrary. If the last stride is not 1, a
+            contiguous copy is made first.
         k (Tensor | None): keys, with the same batch size, number of tokens, D, dtype and device as `q`. The
             number of heads may differ.
         grid (tuple[int, int, int] | None): number of frames, rows and columns of the video, in tokens. The

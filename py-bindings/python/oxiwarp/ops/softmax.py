@@ -56,8 +56,9 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested up to 262,144), on the CPU
-            or a CUDA device. The last stride is 1. `Tensor.view` must be able to merge all dimensions except the last
-            into at most two, as in slices and chunks of a contiguous tensor. The number of rows may be 0.
+            or a CUDA device. If the last stride is not 1, a contiguous copy is made first. Otherwise, `Tensor.view`
+            must be able to merge all dimensions except the last into at most two, as in slices and chunks of a
+            contiguous tensor. The number of rows may be 0.
         log (bool): if True, return the logarithm of softmax: `x - max(x) - ln(sum(exp(x - max(x))))`.
 
     Returns:

@@ -13,12 +13,14 @@ from .rows import is_exact
 # The schemas of the operators `rope` and `qk_norm_rope` contain this text. It declares the rotation
 # arguments, which are the fields of the class `Rotation`.
 ROTATION = (
-    "Tensor? cos, Tensor? sin, int angles, int rotary_dim, bool interleaved, int offset, bool exact, bool conjugate, "
-    "bool heads_first, int head_dim"
+    "Tensor? cos, Tensor? sin, Tensor? positions, int angles, int rotary_dim, bool interleaved, int offset, "
+    "bool exact, bool conjugate, bool heads_first, int head_dim"
 )
-TABLE_ROLES = {"cos": Role.TABLE, "sin": Role.TABLE}
+TABLE_ROLES = {"cos": Role.TABLE, "sin": Role.TABLE, "positions": Role.TABLE_ROWS}
 TABLES, COMPLEX, FREQUENCIES = range(3)
 INTEGERS = (int, torch.SymInt, Integral)  # Integral includes the integers of numpy
+MOST_ROWS = 2**31 - 1
+"""Maximum number of rows of tables whose rows are chosen by positions."""
 
 
 class Rotation(NamedTuple):
@@ -28,6 +30,8 @@ class Rotation(NamedTuple):
     `TABLES`, they are tables of cosines and sines. With `COMPLEX`, `cos` is a complex table, stored as a real tensor,
     and `sin` is None. With `FREQUENCIES`, `cos` contains frequencies and `sin` contains positions.
 
+    `positions` says which row of the tables each token has. If it is None, token `t` has row `t`.
+
     `rotary_dim` is the number of columns per head that are rotated, or 0 for all columns. `offset` is the first token
     that is rotated, or -1 if the tables have all tokens. If `conjugate` is True, the operator rotates by the negative
     angles. If the queries have shape `[B, S, heads * head_dim]`, `head_dim` is the number of columns per head. If the
@@ -36,6 +40,7 @@ class Rotation(NamedTuple):
 
     cos: Tensor | None
     sin: Tensor | None
+    positions: Tensor | None
     angles: int
     rotary_dim: int
     interleaved: bool
@@ -57,6 +62,7 @@ def rotation(
     mode: str,
     heads_first: bool,
     head_dim: int | None,
+    positions: Tensor | None = None,
     angles: int = TABLES,
 ) -> Rotation:
     """Convert the rotation arguments of a public function to a `Rotation`.
@@ -75,8 +81,8 @@ def rotation(
     elif angles == TABLES and (cos is None) != (sin is None):
         raise ValueError(f"{op}: one of cos and sin is None, expected both or neither")
     return Rotation(
-        cos, sin, angles, rotary_dim or 0, interleaved, -1 if offset is None else offset, exact, False, heads_first,
-        head_dim or 0,
+        cos, sin, positions, angles, rotary_dim or 0, interleaved, -1 if offset is None else offset, exact, False,
+        heads_first, head_dim or 0,
     )  # fmt: skip
 
 
@@ -191,19 +197,20 @@ def check_tables(op: str, q: Tensor, k: Tensor | None, how: Rotation) -> None:
     """
     cos, sin = how.cos, how.sin
     if cos is None:
+        if how.positions is not None:
+            raise RuntimeError(f"{op}: positions is given without cos")
         return
     dim = sizes(q, how)[3]
     columns = how.rotary_dim or dim
     if columns < 2 or columns % 2 or columns > dim:
         raise RuntimeError(f"{op}: rotary_dim is {columns}, expected an even number of columns, at most a head's")
     if how.angles == FREQUENCIES:
+        if how.positions is not None:
+            raise RuntimeError(f"{op}: positions is given, expected none for frequencies")
         _expect(op, "frequencies", cos, q, (torch.float32,), "f32", (columns // 2,))
         if sin is None:
             return
-        if sin.dim() not in (1, 2):
-            raise RuntimeError(f"{op}: positions has shape {list(sin.shape)}, expected [S] or [B, S]")
-        _expect(op, "positions", sin, q, (torch.float32,), "f32")
-        _check_broadcast(op, "positions", sin, (sin.shape[0] if sin.dim() == 2 else 1, sin.shape[-1], 1), (q, k), how)
+        _check_positions(op, sin, (q, k), how, (torch.float32,), "f32")
         return
     if how.angles == COMPLEX and not how.interleaved:
         raise RuntimeError(f"{op}: interleaved is 0, expected true for complex tables")
@@ -211,11 +218,18 @@ def check_tables(op: str, q: Tensor, k: Tensor | None, how: Rotation) -> None:
     if sin is not None:
         _expect(op, "sin", sin, q, (cos.dtype,), FLOATS[cos.dtype], tuple(cos.shape))
     shape, rank = cos.shape, cos.dim()
+    if how.positions is not None and rank != 2:
+        raise RuntimeError(f"{op}: cos has shape {list(shape)}, expected two dimensions, because there are positions")
     if rank not in (2, 3, 4):
         raise RuntimeError(f"{op}: cos has shape {list(shape)}, expected two to four dimensions")
     widths = [columns] if how.angles == COMPLEX else [columns, columns // 2]
     if shape[-1] not in widths:
         raise RuntimeError(f"{op}: cos has shape {list(shape)}, expected a last dimension of one of {widths}")
+    if how.positions is not None:
+        if not 1 <= shape[0] <= MOST_ROWS:
+            raise RuntimeError(f"{op}: cos has shape {list(shape)}, expected between 1 and 2^31 - 1 rows")
+        _check_positions(op, how.positions, (q, k), how, (torch.int64, torch.int32), "int64 or int32")
+        return
     at_heads = 1 if how.heads_first else 2
     held = (
         shape[0] if rank > 2 else 1,
@@ -223,6 +237,26 @@ def check_tables(op: str, q: Tensor, k: Tensor | None, how: Rotation) -> None:
         shape[at_heads] if rank == 4 else 1,
     )
     _check_broadcast(op, "cos", cos, held, (q, k), how)
+
+
+def _check_positions(
+    op: str,
+    positions: Tensor,
+    tensors: tuple[Tensor, Tensor | None],
+    how: Rotation,
+    dtypes: tuple[torch.dtype, ...],
+    expected: str,
+) -> None:
+    """Raise RuntimeError unless `positions` has one number for each rotated token, the shape `[S]` or `[B, S]`,
+    and one of the dtypes `dtypes`.
+
+    `tensors` is the pair `(q, k)`. `expected` is a text that names the accepted dtypes.
+    """
+    _expect(op, "positions", positions, tensors[0], dtypes, expected)
+    if positions.dim() not in (1, 2):
+        raise RuntimeError(f"{op}: positions has shape {list(positions.shape)}, expected [S] or [B, S]")
+    held = (positions.shape[0] if positions.dim() == 2 else 1, positions.shape[-1], 1)
+    _check_broadcast(op, "positions", positions, held, tensors, how)
 
 
 def _expect(
@@ -279,6 +313,23 @@ def same_device(op: str, name: str, tensor: Tensor, q: Tensor) -> None:
         raise RuntimeError(f"{op}: {name} is on {tensor.device}, expected {q.device}, the device of q")
 
 
+def outputs(op: str, k: Tensor | None, out: Any) -> tuple[Tensor, Tensor | None]:
+    """Return the tensors in `out` to which an operator writes its results for `q` and `k`.
+
+    Raise TypeError or ValueError unless `out` has one tensor, or two tensors if `k` is not None.
+    """
+    outs = list(out) if isinstance(out, tuple | list) else [out]
+    for one in outs:
+        if one is not None and not isinstance(one, Tensor):
+            raise TypeError(f"{op}: out is {type(one).__name__}, expected a torch.Tensor or a pair of them")
+    if len(outs) > 2 or not outs or outs[0] is None:
+        raise ValueError(f"{op}: out has {len(outs)} tensors, expected one, or two with k")
+    q_out, k_out = outs[0], outs[1] if len(outs) == 2 else None
+    if (k is None) != (k_out is None):
+        raise ValueError(f"{op}: out has another number of tensors than there are inputs")
+    return q_out, k_out
+
+
 def readable(grad: Tensor) -> Tensor:
     """Return the gradient `grad`, or a contiguous copy if its last stride is not 1.
 
@@ -294,6 +345,7 @@ __all__ = [
     "Rotation",
     "check_head_dim",
     "check_heads",
+    "outputs",
     "readable",
     "rotation",
     "same_device",

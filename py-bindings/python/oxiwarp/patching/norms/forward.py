@@ -72,26 +72,48 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
 
     - `x` is a CUDA tensor, or a CPU tensor if `recipe.cpu_kernels` is True.
     - `recipe.formulas` has an entry for the dtypes of `x` and the weight.
-    - The function `row_order` accepts the strides of `x`, and the weight is contiguous.
+    - The function `row_order` or `is_scattered` accepts the strides of `x`, and the weight is contiguous.
     - `x` and the weight are no tensor subclasses, and neither autocast nor forward-mode AD is active.
     """
     found = parameters(module, recipe, x)
     if found is None:
         return None
     weight, eps, formula = found
-    order = None
+    order, restored = None, None
     if not x.is_contiguous():
-        order = row_order(x)
-        if order is None:
-            return None
-        x = x.permute(order)
+        if is_scattered(x) and not isinstance(module, nn.RMSNorm):
+            x, restored = x.contiguous(), memory_order(x)
+        else:
+            order = row_order(x)
+            if order is None:
+                return None
+            x = x.permute(order)
     used, offset = weight if formula.uses_weight else None, formula.weight_offset
     if needs_grad(x, used):
         rounding = "before_weight" if formula.round_before_weight else "once"
         y = rms_norm(x, used, eps, weight_offset=offset, rounding=rounding)
     else:
         y = call(x, used, eps, offset, formula.round_before_weight)
+    if restored is not None:
+        return y.permute(restored).contiguous().permute(inverse(restored))
     return y if order is None else y.permute(inverse(order))
+
+
+def is_scattered(x: Tensor) -> bool:
+    """Return whether the columns of `x` are not adjacent in memory, but `x` fills its memory without gaps, as
+    `image.movedim(1, -1)` does.
+
+    For such an `x`, an RMSNorm of elementwise torch operators reads and writes `x` many times. The kernel with a copy
+    before it, and a copy back to the memory order of `x` after it, moves less memory. `torch.nn.RMSNorm` is one kernel
+    that also copies `x` first, and its result is contiguous. It therefore stays as it is.
+    """
+    return x.stride(-1) != 1 and x.shape[-1] > 1 and x.permute(memory_order(x)).is_contiguous()
+
+
+def memory_order(x: Tensor) -> list[int]:
+    """Return the dimensions of `x` in the order of descending strides."""
+    strides = x.stride()
+    return sorted(range(len(strides)), key=lambda dim: -strides[dim])
 
 
 def parameters(module: nn.Module, recipe: NormRecipe, x: Any) -> tuple[Tensor | None, float, Any] | None:
