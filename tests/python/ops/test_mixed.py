@@ -23,6 +23,7 @@ OWN = {
     "one per row": (2, 6, 1),
     "one per batch": (2, 1, 1),
     "one": (1,),
+    "no dimension": (),
     "frames": (2, 3, 1, 40),
     "one per frame": (2, 3, 1, 1),
     "chosen": (CHOSEN, 40),

@@ -66,8 +66,14 @@ class _Chosen(Function):
 
 
 def chosen(value: Tensor, index: Tensor | None) -> Tensor:
-    """Return the rows of `value` that the index chooses, one for each integer of the index."""
-    made: Tensor = value if index is None else apply(_Chosen, value, index)
+    """Return the rows of `value` that the index chooses, one for each integer of the index.
+
+    Without an index, return `value`. A tensor without dimensions is returned in the shape `[1]`: torch's operators
+    convert tensors without dimensions to the dtype of the other operand.
+    """
+    if index is None:
+        return value if value.dim() else value.reshape(1)
+    made: Tensor = apply(_Chosen, value, index)
     return made
 
 
