@@ -36,9 +36,9 @@ Each op guarantees one of these relations to the model's PyTorch code in eager m
   than the result of eager mode.
 
 Bit-exact means equal to torch 2.11. Norms are bit-exact for aligned rows whose number of columns is divisible by 4. The
-RMSNorm of `ada_norm`, `gated_residual_ada_norm` and Mochi's ops is bit-exact for at least 16 rows of 128 to 8128
-columns. Every model in the table meets these conditions. GELU (erf) follows the installed torch, whose bits change with
-CUDA 13.2.
+RMSNorm of `ada_norm`, `gated_residual_ada_norm`, `norm_gated_residual` and Mochi's ops is bit-exact for at least 16
+rows of 128 to 8128 columns. Every model in the table meets these conditions. GELU (erf) follows the installed torch,
+whose bits change with CUDA 13.2.
 
 Each cell shows the share of elements with equal bits. If some bits differ, it also shows the largest distance in units
 in the last place (ulp). The cell is the worst case of all shapes of the row's models. Inputs are random. Large

@@ -75,6 +75,7 @@ operators! {
     linear_gated_activation, linear_gated_activation_out => oxiwarp::linear_gated_activation, [HalfRowsOf("weight")];
     linear_gated_residual, linear_gated_residual_out => oxiwarp::linear_gated_residual, [RowsOf("weight")];
     modulate => oxiwarp::modulate, [Like];
+    norm_gated_residual => oxiwarp::norm_gated_residual, [Like];
     qk_norm_rope, qk_norm_rope_one, qk_norm_rope_out => qk_norm_rope, [LikeOf("q"), LikeOf("k")];
     residual_tanh_gated_rms_norm => oxiwarp::residual_tanh_gated_rms_norm, [Like];
     residual_tanh_gated_rms_norm_modulated => oxiwarp::residual_tanh_gated_rms_norm_modulated, [Like, Like];

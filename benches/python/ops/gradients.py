@@ -71,7 +71,7 @@ def _gradient_of_residual(form: Form, branch: str, cases: tuple[tuple[str, Shape
 
 
 PER_GROUP, WITH_FLOAT32, *_, PER_ROW, _ = gated_residual.FORMS
-_, RESIDUAL, RESIDUAL_AND_NORM = mochi.FORMS
+_, RESIDUAL, RESIDUAL_AND_NORM, *_ = mochi.FORMS
 FAMILY = "backward"
 FORMS = (
     _gradient_of(ada_norm.FORMS, "ada_norm", ("Flux width", (1, 32768, 3072)), "layer_norm_backward"),

@@ -28,6 +28,11 @@ def _inputs_both(source: Source, shape: Shape) -> Inputs:
     return {"x": source.normal(*shape), "x_res": source.normal(*shape), "gate": gate, "scale": scale}
 
 
+def _single(inputs: Inputs) -> Inputs:
+    """Return the inputs with a float32 residual."""
+    return inputs | {"x": inputs["x"].float()}
+
+
 def _normed(x: Tensor) -> Tensor:
     """Compute diffusers' RMSNorm without a weight for a float32 tensor."""
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
@@ -109,5 +114,15 @@ FORMS = (
         ours=lambda x, x_res, gate, scale: oxiwarp.residual_tanh_gated_rms_norm_modulated(x, x_res, gate, scale, EPS),
         claims=CLAIMS,
         real=_real_both,
+    ),
+    Form(
+        op="residual_tanh_gated_rms_norm",
+        chain="float32 residual, 16-bit branch",
+        cases=CASES,
+        inputs=lambda source, shape: _single(_inputs_residual(source, shape)),
+        eager=_residual,
+        reference=_reference,
+        ours=lambda x, x_res, gate: oxiwarp.residual_tanh_gated_rms_norm(x, x_res, gate, EPS),
+        claims=CLAIMS,
     ),
 )

@@ -133,6 +133,21 @@ pub(super) fn gated_residual_ada_norm_per_row(device: &Device, t: Operands, stre
     gated_residual_ada_norm(LAYER, t.x[2].view(&[t.shape()[0], 1])?, device, t, stream)
 }
 
+fn norm_gated_residual(norm: AdaNorm, device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    let ((affine, by), shape, [out, ..]) = (parameters(&t)?, t.shape(), t.y);
+    let affine = if norm.norm == Norm::Rms { Affine { bias: None, ..affine } } else { affine };
+    let (inputs, out) = ([t.x[0].view(&shape)?, t.x[1].view(&shape)?], out.view_mut(&shape)?);
+    oxiwarp::norm_gated_residual(device, inputs, Some(by.scale.value), affine, out, norm, stream)
+}
+
+pub(super) fn norm_gated_residual_layer(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    norm_gated_residual(LAYER, device, t, stream)
+}
+
+pub(super) fn norm_gated_residual_rms(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    norm_gated_residual(RMS, device, t, stream)
+}
+
 pub(super) fn tanh_gated(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (gate, shape, [y, ..]) = (t.vector(0, t.cols)?, t.shape(), t.y);
     let inputs = [t.x[0].view(&shape)?, t.x[1].view(&shape)?];

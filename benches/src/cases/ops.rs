@@ -186,6 +186,18 @@ pub const OPS: &[Op] = &[
     },
     Op {
         columns: MODULATED,
+        vectors: &[ROW; 3],
+        call: norms::norm_gated_residual_layer,
+        ..op("norm_gated_residual-layernorm", &[ROW; 2], &[ROW], Choices::Vec4s)
+    },
+    Op {
+        columns: MODULATED,
+        vectors: &[ROW; 2],
+        call: norms::norm_gated_residual_rms,
+        ..op("norm_gated_residual-rmsnorm", &[ROW; 2], &[ROW], Choices::Vec4s)
+    },
+    Op {
+        columns: MODULATED,
         vectors: &[ROW],
         call: norms::tanh_gated,
         ..op("residual_tanh_gated_rms_norm", &[ROW; 2], &[ROW], Choices::Vec4s)

@@ -6,7 +6,7 @@ use kernels_gpu::norm::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg
 use kernels_gpu::norm::mixed::Mixed;
 use kernels_gpu::norm::operand::{Modulation as ModulationArg, Operand as OperandArg};
 
-use super::modulation::{Modulation, ModulationNames, Target};
+use super::modulation::{Modulation, ModulationNames, ScaleShift, Target};
 use super::rows::columns;
 use crate::{Dtype, Error, Result, View};
 
@@ -103,6 +103,32 @@ impl<'a> Target<'_, 'a> {
         Ok(arg)
     }
 
+    /// Checks the shapes of scale and shift, and returns their layouts.
+    pub fn placed_scale_shift(
+        &self,
+        [scale, shift]: [ModulationNames; 2],
+        by: &ScaleShift<'a>,
+        index: Option<Index<'a>>,
+    ) -> Result<[Placed<'a>; 2]> {
+        let scale = self.placed(scale[0], Some(&by.scale), index)?;
+        Ok([scale, self.placed(shift[0], by.shift.as_ref(), index)?])
+    }
+
+    /// Checks scale and shift, and returns their kernel arguments: see [`Target::argument`].
+    pub fn scale_shift(
+        &self,
+        [scale, shift]: [ModulationNames; 2],
+        by: &ScaleShift,
+        [of_scale, of_shift]: [Placed; 2],
+        [scale_rows, shift_rows]: [Rows; 2],
+        vec4s: &mut bool,
+    ) -> Result<ScaleShiftArg> {
+        Ok(ScaleShiftArg {
+            scale: self.argument(scale, Some(&by.scale), of_scale, scale_rows, vec4s)?,
+            shift: self.argument(shift, by.shift.as_ref(), of_shift, shift_rows, vec4s)?,
+        })
+    }
+
     /// Returns the kind of an operand of this dtype as kernels with `mixed` in their names expect it.
     fn explicit(&self, kind: OperandKind) -> OperandKind {
         if kind.element() != OperandKind::SAME {
@@ -153,7 +179,7 @@ impl<'a> Target<'_, 'a> {
 }
 
 /// Returns the kind of an operand of a kernel with `mixed` in its name.
-fn kind_of(dtype: Dtype) -> OperandKind {
+pub(crate) fn kind_of(dtype: Dtype) -> OperandKind {
     match dtype {
         Dtype::F16 => OperandKind::F16,
         Dtype::Bf16 => OperandKind::BF16,

@@ -136,41 +136,6 @@ impl<'a> Target<'_, 'a> {
         modulation.table.is_none_or(|table| (table.ptr() as usize).is_multiple_of(16))
     }
 
-    /// Does the same as [`Target::modulation`], for a scale, shift or gate that may be absent.
-    pub fn optional(
-        &self,
-        names: ModulationNames,
-        modulation: Option<&Modulation>,
-        rows: Rows,
-        vec4s: &mut bool,
-    ) -> Result<ModulationArg> {
-        let absent = Ok(ModulationArg::ABSENT);
-        modulation.map_or(absent, |modulation| self.modulation(names, modulation, rows, vec4s))
-    }
-
-    /// Checks scale and shift, and returns their kernel arguments: see [`Target::modulation`].
-    pub fn scale_shift(
-        &self,
-        [scale, shift]: [ModulationNames; 2],
-        by: &ScaleShift,
-        [scale_rows, shift_rows]: [Rows; 2],
-        vec4s: &mut bool,
-    ) -> Result<ScaleShiftArg> {
-        Ok(ScaleShiftArg {
-            scale: self.modulation(scale, &by.scale, scale_rows, vec4s)?,
-            shift: self.optional(shift, by.shift.as_ref(), shift_rows, vec4s)?,
-        })
-    }
-
-    /// Returns views of scale and shift that are broadcast to the shape of `x`.
-    pub fn both_over_rows(
-        &self,
-        [scale, shift]: [ModulationNames; 2],
-        by: &ScaleShift<'a>,
-    ) -> Result<(View<'a>, View<'a>)> {
-        Ok((self.over_rows(scale[0], Some(&by.scale))?, self.over_rows(shift[0], by.shift.as_ref())?))
-    }
-
     /// Returns a view of a scale, shift or gate, broadcast to the shape of `x`. If the call has no such
     /// tensor, returns the view of `x` as a placeholder. Kernels do not read the placeholder.
     pub fn over_rows(&self, arg: &'static str, modulation: Option<&Modulation<'a>>) -> Result<View<'a>> {
@@ -186,15 +151,17 @@ impl<'a> Target<'_, 'a> {
     }
 
     /// Returns a view of a scale, shift or gate that is broadcast to the shape of `x`. Also returns whether
-    /// the operand has one value per row (a last dimension of size 1) instead of one value per column. An
-    /// operand with one value per row must not have a table (an additional vector that is added to it).
+    /// the operand has one value per row (a last dimension of size 1, or no dimension) instead of one value
+    /// per column. An operand with one value per row must not have a table (an additional vector that is
+    /// added to it).
     pub fn over_rows_or_column(
         &self,
         arg: &'static str,
         modulation: &Modulation<'a>,
     ) -> Result<(View<'a>, bool)> {
         let (cols, shape) = (columns(self.op, "x", self.x)?, modulation.value.shape());
-        if cols == 1 || shape.last() != Some(&1) {
+        let one_column = shape.is_empty() || cols != 1 && shape.last() == Some(&1);
+        if !one_column {
             return Ok((self.over_rows(arg, Some(modulation))?, false));
         }
         if modulation.table.is_some() {

@@ -1,8 +1,8 @@
 //! The modulated norm of diffusion transformers: `y = norm(x) * (1 + scale) + shift`. A call has one or two
 //! pairs of scale and shift, and returns one result `y` per pair.
 use cuda_std::row::Rows;
+use kernels_gpu::norm::affine::Affine as AffineArg;
 use kernels_gpu::norm::affine::Modulated;
-use kernels_gpu::norm::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
 use kernels_gpu::norm::mixed::Mixed;
 use kernels_gpu::norm::operand::Modulation as ModulationArg;
 use kernels_gpu::norm::params::NormParams;
@@ -136,31 +136,43 @@ pub fn ada_norm(
     params: AdaNorm,
     stream: Stream,
 ) -> Result<()> {
-    let (y, target) = (y.as_view(), Target { op: OP, device, x: &x, mixed: true });
+    modulated_norm(OP, device, x, by, affine, index, y.as_view(), params, stream)
+}
+
+/// Computes [`ada_norm`] for the op `op`.
+pub(super) fn modulated_norm(
+    op: &'static str,
+    device: &Device,
+    x: View,
+    by: ScaleShift,
+    affine: Affine,
+    index: Option<View>,
+    y: &View,
+    params: AdaNorm,
+    stream: Stream,
+) -> Result<()> {
+    let target = Target { op, device, x: &x, mixed: true };
     let index_of = target.index(index, &by.scale.value)?;
-    let scale = target.placed(SCALE[0], Some(&by.scale), index_of)?;
-    let shift = target.placed(SHIFT[0], by.shift.as_ref(), index_of)?;
-    y.expect_dtype(OP, "out", x.dtype())?;
+    let [scale, shift] = target.placed_scale_shift([SCALE, SHIFT], &by, index_of)?;
+    y.expect_dtype(op, "out", x.dtype())?;
     let views = [("x", &x), ("out", y), (SCALE[0], &scale.view), (SHIFT[0], &shift.view)];
     let has_columns = [true, true, scale.has_columns, shift.has_columns];
-    let mut layout = RowLayout::of_columns(OP, device, views, has_columns)?;
+    let mut layout = RowLayout::of_columns(op, device, views, has_columns)?;
     let [x_rows, y_rows, scale_rows, shift_rows] = layout.operands;
     let parameters = target.affine(&affine, &mut layout.vec4s)?;
-    let by_arg = ScaleShiftArg {
-        scale: target.argument(SCALE, Some(&by.scale), scale, scale_rows, &mut layout.vec4s)?,
-        shift: target.argument(SHIFT, by.shift.as_ref(), shift, shift_rows, &mut layout.vec4s)?,
-    };
-    expect_disjoint(OP, ("out", y), &[Some(("x", &x)), index.as_ref().map(|index| ("index", index))])?;
-    expect_disjoint(OP, ("out", y), &affine.named())?;
-    expect_disjoint(OP, ("out", y), &by.named([SCALE, SHIFT]))?;
+    let (placed, rows) = ([scale, shift], [scale_rows, shift_rows]);
+    let by_arg = target.scale_shift([SCALE, SHIFT], &by, placed, rows, &mut layout.vec4s)?;
+    expect_disjoint(op, ("out", y), &[Some(("x", &x)), index.as_ref().map(|index| ("index", index))])?;
+    expect_disjoint(op, ("out", y), &affine.named())?;
+    expect_disjoint(op, ("out", y), &by.named([SCALE, SHIFT]))?;
     let round_each = params.exact && !any_other(&parameters, &[&by_arg]);
     let mut norm = NormLaunch { eps: params.eps, form: OperandForm::ANY, round_each, staged_vec4: 1 };
     if index.is_some() || needs_mixed(by_arg.operands().into_iter().chain(parameters.operands())) {
-        let launch = Vec4Launch::of(OP, device, &layout, norm, NormKernels::one(mixed_kernel(params)))?;
+        let launch = Vec4Launch::of(op, device, &layout, norm, NormKernels::one(mixed_kernel(params)))?;
         let (p, operands) = (launch.params, target.mixed(index_of, &x, &ModulationArg::ABSENT, false));
         let parameters = target.mixed_affine(parameters);
         let out = Modulated { by: target.mixed_scale_shift(by_arg), y: y_rows };
-        return launch.launch(OP, device, &layout, stream, |kernel, site| {
+        return launch.launch(op, device, &layout, stream, |kernel, site| {
             // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the
             // shape, dtype, strides and device of each of these tensors.
             unsafe { kernel(site, x_rows, parameters, out, operands, p) }
@@ -173,9 +185,9 @@ pub fn ada_norm(
         (Norm::Rms, Rounding::BeforeWeight) => RMS,
         (Norm::Rms, Rounding::Once) => FUSED_RMS,
     };
-    let launch = Vec4Launch::of(OP, device, &layout, norm, kernels)?;
+    let launch = Vec4Launch::of(op, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: y_rows });
-    launch.launch(OP, device, &layout, stream, |kernel, site| {
+    launch.launch(op, device, &layout, stream, |kernel, site| {
         // SAFETY: the kernel accesses only the tensors that it receives. This function has checked the shape,
         // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, x_rows, parameters, out, p) }
@@ -205,25 +217,28 @@ pub fn ada_norm_pair(
     params: AdaNorm,
     stream: Stream,
 ) -> Result<()> {
-    let (y, y2, target) = (y.as_view(), y2.as_view(), Target { op: PAIR, device, x: &x, mixed: false });
-    let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
-    let (scale2, shift2) = target.both_over_rows([SCALE2, SHIFT2], &by2)?;
+    let (y, y2, target) = (y.as_view(), y2.as_view(), Target { op: PAIR, device, x: &x, mixed: true });
+    let [scale, shift] = target.placed_scale_shift([SCALE, SHIFT], &by, None)?;
+    let [scale2, shift2] = target.placed_scale_shift([SCALE2, SHIFT2], &by2, None)?;
     y.expect_dtype(PAIR, "out", x.dtype())?;
     y2.expect_dtype(PAIR, "out2", x.dtype())?;
     let views = [
         ("x", &x),
         ("out", y),
         ("out2", y2),
-        (SCALE[0], &scale),
-        (SHIFT[0], &shift),
-        (SCALE2[0], &scale2),
-        (SHIFT2[0], &shift2),
+        (SCALE[0], &scale.view),
+        (SHIFT[0], &shift.view),
+        (SCALE2[0], &scale2.view),
+        (SHIFT2[0], &shift2.view),
     ];
-    let mut layout = RowLayout::of_mixed(PAIR, device, views)?;
+    let [a, b, c, d] = [scale, shift, scale2, shift2].map(|placed| placed.has_columns);
+    let mut layout = RowLayout::of_columns(PAIR, device, views, [true, true, true, a, b, c, d])?;
     let [x_rows, y_rows, y2_rows, rows @ ..] = layout.operands;
     let parameters = target.affine(&affine, &mut layout.vec4s)?;
-    let by_arg = target.scale_shift([SCALE, SHIFT], &by, [rows[0], rows[1]], &mut layout.vec4s)?;
-    let by2_arg = target.scale_shift([SCALE2, SHIFT2], &by2, [rows[2], rows[3]], &mut layout.vec4s)?;
+    let (placed, placed2) = ([scale, shift], [scale2, shift2]);
+    let by_arg = target.scale_shift([SCALE, SHIFT], &by, placed, [rows[0], rows[1]], &mut layout.vec4s)?;
+    let by2_arg =
+        target.scale_shift([SCALE2, SHIFT2], &by2, placed2, [rows[2], rows[3]], &mut layout.vec4s)?;
     for out in [("out", y), ("out2", y2)] {
         expect_disjoint(PAIR, out, &[Some(("x", &x))])?;
         expect_disjoint(PAIR, out, &affine.named())?;
@@ -231,6 +246,15 @@ pub fn ada_norm_pair(
         expect_disjoint(PAIR, out, &by2.named([SCALE2, SHIFT2]))?;
     }
     expect_disjoint(PAIR, ("out", y), &[Some(("out2", y2))])?;
+    let operands = by_arg.operands().into_iter().chain(by2_arg.operands());
+    if needs_mixed(operands.chain(parameters.operands())) {
+        // There is no kernel with two outputs for such operands, because no model computes them. As in the
+        // kernels with two outputs, an operand of another dtype decides about the roundings of both.
+        let exact = params.exact && !any_other(&parameters, &[&by_arg, &by2_arg]);
+        let params = AdaNorm { exact, ..params };
+        modulated_norm(PAIR, device, x, by, affine, None, y, params, stream)?;
+        return modulated_norm(PAIR, device, x, by2, affine, None, y2, params, stream);
+    }
     let round_each = params.exact && !any_other(&parameters, &[&by_arg, &by2_arg]);
     let modulations = [&by_arg.scale, &by_arg.shift, &by2_arg.scale, &by2_arg.shift];
     // The kernel for whole tiles requires scales and shifts in the dtype of `x`. It supports no weight, no

@@ -1,7 +1,7 @@
 //! Computes `sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift` in one launch. Both `sum` and
 //! `normed` are outputs.
+use kernels_gpu::norm::affine::Affine as AffineArg;
 use kernels_gpu::norm::affine::Modulated;
-use kernels_gpu::norm::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
 use kernels_gpu::norm::gated_residual::GatedResidualArg;
 use kernels_gpu::norm::mixed::Mixed;
 use kernels_gpu::norm::params::NormParams;
@@ -118,8 +118,7 @@ pub fn gated_residual_ada_norm(
     let (normed, sum) = (normed.as_view(), sum.as_view());
     let target = Target { op: OP, device, x: &x, mixed: true };
     let index_of = target.index(index, &by.scale.value)?;
-    let scale = target.placed(SCALE[0], Some(&by.scale), index_of)?;
-    let shift = target.placed(SHIFT[0], by.shift.as_ref(), index_of)?;
+    let [scale, shift] = target.placed_scale_shift([SCALE, SHIFT], &by, index_of)?;
     let of_gate = target.placed(GATE[0], gate.as_ref(), index_of)?;
     expect_float(OP, "y", &y)?;
     for (arg, view) in [("out", normed), ("sum", sum)] {
@@ -138,10 +137,8 @@ pub fn gated_residual_ada_norm(
     let mut layout = RowLayout::of_columns(OP, device, views, has_columns)?;
     let [x_rows, y_rows, normed_rows, sum_rows, scale_rows, shift_rows, gate_rows] = layout.operands;
     let parameters = target.affine(&affine, &mut layout.vec4s)?;
-    let by_arg = ScaleShiftArg {
-        scale: target.argument(SCALE, Some(&by.scale), scale, scale_rows, &mut layout.vec4s)?,
-        shift: target.argument(SHIFT, by.shift.as_ref(), shift, shift_rows, &mut layout.vec4s)?,
-    };
+    let (placed, rows) = ([scale, shift], [scale_rows, shift_rows]);
+    let by_arg = target.scale_shift([SCALE, SHIFT], &by, placed, rows, &mut layout.vec4s)?;
     let gate_arg = target.argument(GATE, gate.as_ref(), of_gate, gate_rows, &mut layout.vec4s)?;
     for out in [("out", normed), ("sum", sum)] {
         let index = index.as_ref().map(|index| ("index", index));

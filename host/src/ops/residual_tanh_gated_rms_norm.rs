@@ -6,12 +6,14 @@ use kernels_gpu::norm::params::OperandForm;
 use kernels_gpu::ops::residual_tanh_gated_rms_norm::launch;
 use kernels_gpu::ops::residual_tanh_gated_rms_norm::{Scaled, TanhGated};
 
+use super::ada_norm::{AdaNorm, modulated_norm};
+use super::norm_gated_residual::{Branch, add_branch};
 use crate::library::LaunchSite;
 use crate::operands::modulation::{GATE, SCALE, Target};
 use crate::operands::overlap::expect_disjoint;
 use crate::operands::rows::RowLayout;
-use crate::plan::vec4_norm::{Access, NormKernels, NormLaunch, TileKernel, Vec4Launch};
-use crate::{Device, Modulation, Result, Stream, View, ViewMut};
+use crate::plan::vec4_norm::{Access, Norm, NormKernels, NormLaunch, TileKernel, Vec4Launch};
+use crate::{Affine, Device, Dtype, Modulation, Result, ScaleShift, Stream, View, ViewMut};
 
 const OP: &str = "residual_tanh_gated_rms_norm";
 const CHAINED: &str = "residual_tanh_gated_rms_norm_modulated";
@@ -38,10 +40,11 @@ const CHAINED_KERNELS: NormKernels<ChainedKernel> = NormKernels {
 
 /// Computes `out = x + rms(branch) * tanh(gate)` and rounds after the same steps as the modules of the model
 /// Mochi. `branch` is the output of attention or of the feed-forward network. `tanh(gate)` is rounded to the
-/// dtype of the gate. The product and the sum are rounded to the dtype of `x`.
+/// dtype of the gate. The product is rounded to the dtype of `branch`, and the sum to the dtype of `x`.
 ///
-/// `x`, `branch` and `out` have the same shape and dtype, and their last stride is 1. The gate broadcasts to
-/// this shape, in this dtype or in f32.
+/// `x`, `branch` and `out` have the same shape, and their last stride is 1. `x` and `out` have the same
+/// dtype. The gate broadcasts to this shape, and may have a last dimension of 1. `branch` and the gate have
+/// any float dtype.
 ///
 /// # Errors
 /// Returns the errors of [`layer_norm`](crate::layer_norm), also for an invalid `branch` or gate.
@@ -53,6 +56,9 @@ pub fn residual_tanh_gated_rms_norm(
     eps: f32,
     stream: Stream,
 ) -> Result<()> {
+    if is_mixed(&x, &branch, &[&gate]) {
+        return mixed_residual(OP, device, [x, branch], gate, out.as_view(), eps, stream);
+    }
     let (out, target, gate) =
         (out.as_view(), Target { op: OP, device, x: &x, mixed: false }, Modulation::from(gate));
     let over_rows = target.over_rows(GATE[0], Some(&gate))?;
@@ -89,7 +95,28 @@ pub fn residual_tanh_gated_rms_norm_modulated(
     eps: f32,
     stream: Stream,
 ) -> Result<()> {
-    let (normed, out, gate) = (normed.as_view(), out.as_view(), Modulation::from(gate));
+    let (normed, out) = (normed.as_view(), out.as_view());
+    if is_mixed(&x, &branch, &[&gate, &scale.value, &scale.table.unwrap_or(gate)]) {
+        for operand in [("x", &x), ("x_res", &branch), (GATE[0], &gate), ("out", out)] {
+            expect_disjoint(CHAINED, ("normed", normed), &[Some(operand)])?;
+        }
+        expect_disjoint(CHAINED, ("out", out), &scale.named(SCALE))?;
+        check_norm(device, &x, scale, normed)?;
+        mixed_residual(CHAINED, device, [x, branch], gate, out, eps, stream)?;
+        let by = ScaleShift { scale, shift: None };
+        return modulated_norm(
+            CHAINED,
+            device,
+            *out,
+            by,
+            Affine::default(),
+            None,
+            normed,
+            params(eps),
+            stream,
+        );
+    }
+    let gate = Modulation::from(gate);
     let target = Target { op: CHAINED, device, x: &x, mixed: false };
     let gate_over_rows = target.over_rows(GATE[0], Some(&gate))?;
     let scale_over_rows = target.over_rows(SCALE[0], Some(&scale))?;
@@ -124,6 +151,47 @@ pub fn residual_tanh_gated_rms_norm_modulated(
         // dtype, strides and device of each of these tensors.
         unsafe { kernel(site, gated, scaled, p) }
     })
+}
+
+/// Returns whether the operands need the kernels of other ops: a branch of another dtype than `x`, an operand
+/// of a 16-bit dtype that `x` does not have, or one with one column.
+fn is_mixed(x: &View, branch: &View, operands: &[&View]) -> bool {
+    let known = |view: &&View| [x.dtype(), Dtype::F32].contains(&view.dtype());
+    let cols = x.shape().last();
+    let one_column = |view: &&View| cols != Some(&1) && [None, Some(&1)].contains(&view.shape().last());
+    branch.dtype() != x.dtype() || !operands.iter().all(known) || operands.iter().any(one_column)
+}
+
+/// Computes the gated residual with a kernel for operands of any dtypes.
+fn mixed_residual(
+    op: &'static str,
+    device: &Device,
+    [x, branch]: [View; 2],
+    gate: View,
+    out: &View,
+    eps: f32,
+    stream: Stream,
+) -> Result<()> {
+    let how = Branch { params: params(eps), tanh: true };
+    let operands = [("x", &x), ("x_res", &branch)];
+    add_branch(op, device, operands, Some(gate), Affine::default(), out, how, stream)
+}
+
+/// Checks the operands of the second norm, so that an error occurs before the gated residual is computed.
+fn check_norm(device: &Device, x: &View, scale: Modulation, normed: &View) -> Result<()> {
+    let target = Target { op: CHAINED, device, x, mixed: true };
+    let placed = target.placed(SCALE[0], Some(&scale), None)?;
+    normed.expect_dtype(CHAINED, "normed", x.dtype())?;
+    let views = [("x", x), ("normed", normed), (SCALE[0], &placed.view)];
+    let mut layout = RowLayout::of_columns(CHAINED, device, views, [true, true, placed.has_columns])?;
+    let [_, _, rows] = layout.operands;
+    target.argument(SCALE, Some(&scale), placed, rows, &mut layout.vec4s)?;
+    expect_disjoint(CHAINED, ("normed", normed), &scale.named(SCALE))
+}
+
+/// Returns the parameters of Mochi's norm, which rounds once.
+fn params(eps: f32) -> AdaNorm {
+    AdaNorm { norm: Norm::Rms, eps, exact: false, ..AdaNorm::default() }
 }
 
 /// Returns the launch parameters. `of_rows_type` must be true if gate and scale have the dtype of the rows,

@@ -107,7 +107,7 @@ impl<A: Access> MixedOperandRow<A> {
 
 /// Rounds to the element type `kind`.
 #[inline(always)]
-fn rounded(kind: OperandKind, lanes: [f32; 4]) -> [f32; 4] {
+pub(crate) fn rounded(kind: OperandKind, lanes: [f32; 4]) -> [f32; 4] {
     match kind {
         OperandKind::F16 => round::<f16>(lanes),
         OperandKind::BF16 => round::<bf16>(lanes),

@@ -1,8 +1,8 @@
 //! Building blocks of LayerNorm and RMSNorm: reductions in torch's summation order, and operands such as
 //! weight, scale and gate.
 //!
-//! The operators `layer_norm`, `ada_norm`, `gated_residual_ada_norm` and `residual_tanh_gated_rms_norm` use
-//! these building blocks.
+//! The operators `layer_norm`, `ada_norm`, `gated_residual_ada_norm`, `norm_gated_residual` and
+//! `residual_tanh_gated_rms_norm` use these building blocks.
 
 /// Evaluates a condition on type parameters, for example on the access type (how many elements one load
 /// reads). In a build for the host, the condition is a constant expression, so only the branch that can run
@@ -28,6 +28,7 @@ pub(crate) mod io;
 pub(crate) mod known_form;
 pub mod mixed;
 pub(crate) mod modulation;
+pub mod normed_branch;
 pub mod operand;
 pub(crate) mod operand_forms;
 pub mod params;

@@ -54,6 +54,8 @@ pub mod linear_gated_residual_hopper;
 pub mod linear_hopper;
 #[cfg(any(not(unit), unit = "modulate"))]
 pub mod modulate;
+#[cfg(any(not(unit), unit = "norm_gated_residual"))]
+pub mod norm_gated_residual;
 #[cfg(any(not(unit), unit = "qk_norm_rope"))]
 pub mod qk_norm_rope;
 #[cfg(any(not(unit), unit = "qk_norm_rope_positions"))]
@@ -104,6 +106,7 @@ pub(crate) static KERNELS: &[&[cuda_std::launch::Entry]] = &[
     linear_gated_residual_hopper::KERNELS,
     linear_hopper::KERNELS,
     modulate::KERNELS,
+    norm_gated_residual::KERNELS,
     qk_norm_rope::KERNELS,
     qk_norm_rope_positions::KERNELS,
     residual_tanh_gated_rms_norm::KERNELS,

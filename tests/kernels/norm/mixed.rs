@@ -48,6 +48,8 @@ enum Shape {
     Rows,
     /// `[1]`.
     One,
+    /// `[]`.
+    Scalar,
     /// `[4, N]`, and an index.
     Chosen,
 }
@@ -79,12 +81,12 @@ impl Operand {
     fn new(device: &Device, random: &mut StdRng, cols: usize, shape: Shape, dtype: Dtype) -> Self {
         let [batch, tokens] = ROWS.map(|size| size as usize);
         let (rows, of_row): (usize, Box<dyn Fn(usize) -> usize>) = match shape {
-            Shape::Vector | Shape::One => (1, Box::new(|_| 0)),
+            Shape::Vector | Shape::One | Shape::Scalar => (1, Box::new(|_| 0)),
             Shape::Batch => (batch, Box::new(move |row| row / tokens)),
             Shape::Rows => (batch * tokens, Box::new(|row| row)),
             Shape::Chosen => (CHOSEN, Box::new(|row| (INDEX[row] as u64).min(CHOSEN as u64 - 1) as usize)),
         };
-        let own = if matches!(shape, Shape::Rows | Shape::One) { 1 } else { cols };
+        let own = if matches!(shape, Shape::Rows | Shape::One | Shape::Scalar) { 1 } else { cols };
         let own_values: Vec<f32> =
             values::<f32>(random, rows * own).into_iter().map(|value| rounded(dtype, value)).collect();
         let at = |at: usize| own_values[of_row(at / cols) * own + (at % cols) % own];
@@ -92,6 +94,7 @@ impl Operand {
         let n = own as i64;
         let shape = match shape {
             Shape::Vector | Shape::One => vec![n],
+            Shape::Scalar => vec![],
             Shape::Batch => vec![ROWS[0], 1, n],
             Shape::Rows => vec![ROWS[0], ROWS[1], 1],
             Shape::Chosen => vec![CHOSEN as i64, n],
@@ -148,7 +151,7 @@ impl Side {
         cols: usize,
         (shape, dtype, table): (Shape, Dtype, Option<Dtype>),
     ) -> Self {
-        let table = table.filter(|_| !matches!(shape, Shape::Rows | Shape::One));
+        let table = table.filter(|_| !matches!(shape, Shape::Rows | Shape::One | Shape::Scalar));
         Self {
             value: Operand::new(device, random, cols, shape, dtype),
             table: table.map(|dtype| Operand::vector(device, random, cols, dtype)),
@@ -179,7 +182,7 @@ impl Side {
 /// All cases of one scale, shift or gate.
 fn sides() -> Vec<(Shape, Dtype, Option<Dtype>)> {
     let mut all = vec![];
-    for shape in [Shape::Batch, Shape::Rows, Shape::One, Shape::Chosen] {
+    for shape in [Shape::Batch, Shape::Rows, Shape::One, Shape::Scalar, Shape::Chosen] {
         for dtype in Dtype::FLOATS {
             for table in [None, Some(Dtype::Bf16), Some(Dtype::F32)] {
                 all.push((shape, dtype, table));
@@ -281,7 +284,8 @@ impl Norming {
         let known = |operand: &Operand| [T::DTYPE, Dtype::F32].contains(&operand.dtype);
         let sides = [Some(&self.scale), self.shift.as_ref()];
         let known_side = |side: &&Side| known(&side.value) && side.table.as_ref().is_none_or(known);
-        let one_column = sides.iter().flatten().any(|side| side.value.shape.last() == Some(&1));
+        let one_column =
+            sides.iter().flatten().any(|side| [None, Some(&1)].contains(&side.value.shape.last()));
         shape == Shape::Chosen
             || one_column
             || !sides.iter().flatten().all(known_side)

@@ -27,6 +27,7 @@ pub const TESTS: &[Test] = &[
     ("residual_tanh_gated_rms_norm::held", in_registers),
     ("residual_tanh_gated_rms_norm::rows_do_not_depend_on_each_other", batch_invariance),
     ("residual_tanh_gated_rms_norm::nan_and_infinity_stay_in_their_row", not_finite),
+    ("residual_tanh_gated_rms_norm::branch_of_another_dtype", other_branch),
     ("residual_tanh_gated_rms_norm_modulated::f32_is_the_two", chained::<f32>),
     ("residual_tanh_gated_rms_norm_modulated::f16_is_the_two", chained::<f16>),
     ("residual_tanh_gated_rms_norm_modulated::bf16_is_the_two", chained::<bf16>),
@@ -124,6 +125,52 @@ fn in_registers(device: &Device) {
             is_in_registers,
             "{launches}"
         );
+    }
+}
+
+/// Tests a float32 residual with a branch of 16 bits, and 16-bit residuals with other branches. The product
+/// of norm and `tanh(gate)` is rounded to the dtype of the branch. This product is the result of the op for a
+/// residual of zeros in this dtype.
+fn other_branch(device: &Device) {
+    fn check<T: Element, Y: Element>(device: &Device, seed: u64, cols: i64, kind: Kind) {
+        let (shape, dense, random) = ([2, 3, cols], [Layout::dense(cols); 2], &mut random(seed));
+        let (x, branch): (Vec<T>, Vec<Y>) =
+            (values(random, 6 * cols as usize), values(random, 6 * cols as usize));
+        let gate = Operand::<Y>::new(device, random, shape, kind);
+        let product = run(device, [&vec![Y::from_f32(0.0); x.len()], &branch], &gate, shape, dense);
+        let expected: Vec<T> =
+            x.iter().zip(&product).map(|(x, product)| T::from_f32(x.to_f32() + product.to_f32())).collect();
+        let (x, branch) = (
+            Matrix::upload(device, &x, [6, cols], dense[0]),
+            Matrix::upload(device, &branch, [6, cols], dense[0]),
+        );
+        let [mut out, mut sum, mut normed] =
+            [(); 3].map(|()| Matrix::<T>::poisoned(device, [6, cols], dense[0]));
+        let inputs = || [x.view_batches(2), branch.view_batches(2)];
+        let to = out.view_batches_mut(2);
+        residual_tanh_gated_rms_norm(device, inputs(), gate.view(), to, EPS, Stream::default())
+            .expect("valid");
+        same_bits(&out.download(), &expected);
+        let scale = Operand::<Y>::vector(device, random, cols, false, 0);
+        let outs = [normed.view_batches_mut(2), sum.view_batches_mut(2)];
+        let (by, stream) = (scale.view().into(), Stream::default());
+        residual_tanh_gated_rms_norm_modulated(device, inputs(), gate.view(), by, outs, EPS, stream)
+            .expect("valid");
+        same_bits(&sum.download(), &expected);
+        let by = (Affine::default(), ScaleShift { scale: scale.view().into(), shift: None });
+        let params = AdaNorm { norm: Norm::Rms, eps: EPS, exact: false, ..AdaNorm::default() };
+        same_bits(&normed.download(), &ada_norm::run(device, &expected, by, shape, dense, params));
+    }
+    let seed = seed();
+    for (i, cols) in [1, 7, 260, 3072, 25_000].into_iter().enumerate() {
+        for (form, single) in [(Form::ALL[i], false), (Form::ALL[4 - i], true)] {
+            case!("{cols} columns, {form:?}, {single}");
+            let kind = Kind { form, single, offset: 0 };
+            check::<f32, bf16>(device, seed, cols, kind);
+            check::<f32, f16>(device, seed, cols, kind);
+            check::<bf16, f32>(device, seed, cols, kind);
+            check::<bf16, f16>(device, seed, cols, kind);
+        }
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) mod modulation_overlap;
 pub(crate) mod norm_backward;
 pub(crate) mod norm_backward_input;
 pub(crate) mod norm_backward_multi_row;
+pub(crate) mod norm_gated_residual;
 pub(crate) mod rms_norm;
 pub(crate) mod rms_norm_affine;
 pub(crate) mod rms_norm_affine_backward;
@@ -44,6 +45,7 @@ pub(crate) const TESTS: &[&[Test]] = &[
     norm_backward::TESTS,
     norm_backward_input::TESTS,
     norm_backward_multi_row::TESTS,
+    norm_gated_residual::TESTS,
     rms_norm::TESTS,
     rms_norm_affine::TESTS,
     rms_norm_affine_backward::TESTS,

@@ -36,10 +36,13 @@ def schemas(dtype, device):
             OPS.gated_residual_ada_norm,
             (x, y, None, None, single, None, None, None, None, None, None, True, 1e-6, True, False, False),
         ),
+        (OPS.norm_gated_residual, (x, y, side, vector, vector, True, 1e-6, True, True)),
+        (OPS.norm_gated_residual, (x, y.float(), None, None, vector, False, 1e-6, False, False)),
         (OPS.rms_norm_gated, (x, y, vector, 1e-6, True, False, False)),
         (OPS.rms_norm_gated, (x, slices, None, 1e-6, False, True, True)),
         (OPS.residual_tanh_gated_rms_norm, (x, y, side, 1e-6)),
         (OPS.residual_tanh_gated_rms_norm_modulated, (x, y, single, side, vector, 1e-6)),
+        (OPS.residual_tanh_gated_rms_norm_modulated, (x.float(), y, side[..., :1], side, None, 1e-6)),
     ]
 
 

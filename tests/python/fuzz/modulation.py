@@ -14,10 +14,12 @@ from .precision import Exact
 
 def mixed(g: Draw, shape: tuple[int, ...], dtype: torch.dtype, column: bool = True) -> Tensor:
     """Return a random scale, shift or gate of any float dtype. If `column` is true, it may have one column, also if
-    `shape` has more."""
+    `shape` has more, or no dimension."""
     if g.maybe(0.7):
         return broadcast(g, shape, dtype)
     value = broadcast(g, shape, dtype, dtypes=(F16, BF16, F32))
+    if column and g.maybe(0.1):
+        return g.normal((), value.dtype, 0.5)
     return value[..., :1] if column and g.maybe(0.5) else value
 
 
@@ -129,7 +131,8 @@ def affine(g: Draw, cols: int, dtype: torch.dtype) -> dict[str, Tensor | None]:
 
 
 def table(g: Draw, cols: int, dtype: torch.dtype, value: Tensor | None) -> Tensor | None:
-    return g.parameter(cols, dtype, 0.3) if value is not None and value.shape[-1] == cols else None
+    whole = value is not None and value.dim() > 0 and value.shape[-1] == cols
+    return g.parameter(cols, dtype, 0.3) if whole else None
 
 
 def case(tensors: dict[str, Tensor | None], options: dict[str, Any], strided: tuple[str, ...], **more: Any) -> Case:
@@ -157,7 +160,7 @@ def draw_ada_norm_pair(g: Draw) -> Case:
     shape, dtype = g.shape(), g.dtype()
     x = g.layout(len(shape))(g.rows(shape, dtype, largest=LARGEST))
     names = ("scale", "shift", "scale2", "shift2")
-    by = {name: broadcast(g, shape, dtype) if "scale" in name or g.maybe(0.7) else None for name in names}
+    by = {name: mixed(g, shape, dtype) if "scale" in name or g.maybe(0.7) else None for name in names}
     return case(dict(x=x, **by, **affine(g, shape[-1], dtype)), norm_options(g), ("x", *names))
 
 
@@ -196,6 +199,26 @@ def gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
         total = m.edge(t.x) + product
         total = m.kept(total, c.dtype) if exact else m.f32(m.round(total, c.dtype))
     return total.clamp(-65504, 65504) if c.options["clip"] else total
+
+
+def draw_norm_gated_residual(g: Draw) -> Case:
+    shape, dtype = g.shape(), g.dtype()
+    lay = g.layout(len(shape))
+    y = lay(g.rows(shape, dtype, largest=LARGEST))
+    gate = mixed(g, shape, dtype) if g.maybe(0.8) else None
+    tensors = dict(x=like(g, y, lay), y=y, gate=gate, **affine(g, shape[-1], dtype))
+    return case(tensors, norm_options(g), ("x", "y", "gate"))
+
+
+def norm_gated_residual(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
+    """Return `x + gate * norm(y)`. In mode "exact", the norm and the product are rounded if their operands have the
+    dtype of `y`."""
+    parameters = {c.of(name) for name in ("weight", "bias") if getattr(t, name) is not None}
+    exact = c.options["mode"] == "exact" and parameters <= {c.dtype}
+    branch = m.back(normed(m, t.y, t, c, c.dtype if exact else F32), c.dtype)
+    if t.gate is not None:
+        branch = m.round(m.f32(branch * t.gate), c.dtype if exact and c.of("gate") == c.dtype else F32)
+    return m.f32(m.edge(t.x) + m.edge(branch))
 
 
 def draw_modulate(g: Draw) -> Case:
@@ -252,6 +275,9 @@ def per_batch(value: Tensor, x: Tensor) -> Tensor:
 
 
 def mochi_operand(g: Draw, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    if g.maybe(0.2):
+        value = mixed(g, shape, dtype)
+        return value.unsqueeze(0) if len(shape) == 3 and value.dim() == 2 else value
     if len(shape) == 3 and g.maybe(0.4):
         return g.normal((shape[0], shape[2]), g.pick(dtype, F32), 0.5)
     value = broadcast(g, shape, dtype, g.pick(0.5, 2.0))
@@ -272,8 +298,8 @@ def modulated_rms_norm(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
 def draw_residual(g: Draw) -> Case:
     shape, dtype = g.shape(), g.dtype()
     lay = g.layout(len(shape))
-    x_res = lay(g.rows(shape, dtype))
-    x = like(g, x_res, lay)
+    x_res = lay(g.rows(shape, dtype if g.maybe(0.8) else g.pick(F16, BF16, F32)))
+    x = like(g, x_res, lay).to(dtype)
     tensors = dict(x=x, x_res=x_res, gate=mochi_operand(g, shape, dtype))
     return case(tensors, dict(eps=g.eps()), ("x", "x_res", "gate"))
 
@@ -283,12 +309,12 @@ def residual(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
 
     The gradients of this operator are computed by torch operators, which round after each step.
     """
-    gate, dtype = per_batch(t.gate, t.x), c.of("gate")
+    gate, dtype, of_branch = per_batch(t.gate, t.x), c.of("gate"), c.of("x_res")
     tanh = m.back(m.round(m.f32(torch.tanh(gate), 2.0), dtype), dtype)
     tanh = tanh + m.slope(gate, 2 * torch.finfo(dtype).eps)
-    product = m.f32(m.back(rms(m, t.x_res, c.options["eps"]), c.dtype) * tanh)
-    product = m.kept(product, c.dtype) if m.gradient else m.round(product, c.dtype)
-    return m.f32(m.edge(t.x) + m.back(product, c.dtype))
+    product = m.f32(m.back(rms(m, t.x_res, c.options["eps"]), of_branch) * tanh)
+    product = m.kept(product, of_branch) if m.gradient else m.round(product, of_branch)
+    return m.f32(m.edge(t.x) + m.back(product, of_branch))
 
 
 def draw_residual_modulated(g: Draw) -> Case:
@@ -311,6 +337,7 @@ register("ada_norm_pair", draw_ada_norm_pair, ada_norm_pair, cases=40)
 register("gated_residual", draw_gated_residual, gated)
 register("gated_residual_ada_norm", draw_gated_residual_ada_norm, gated_residual_ada_norm, cases=40)
 register("modulate", draw_modulate, plain_modulation)
+register("norm_gated_residual", draw_norm_gated_residual, norm_gated_residual, cases=40)
 register("modulated_rms_norm", draw_modulated, modulated_rms_norm)
 register("residual_tanh_gated_rms_norm", draw_residual, residual)
 register("residual_tanh_gated_rms_norm_modulated", draw_residual_modulated, residual_modulated)

@@ -198,6 +198,7 @@ MUTANTS = {
     "no z_loss": ("cross_entropy", other(z_loss=0.0)),
     "no weights of classes": ("cross_entropy", other(weight=None)),
     "no bias": ("linear", other(bias=None)),
+    "no gate of a norm": ("norm_gated_residual", other(gate=None)),
     "no epilogue": ("linear", other(epilogue=None)),
     "no gate of a residual": ("linear", other(gate=None)),
     "more roundings of a product": ("linear", other(mode="exact")),

@@ -7,8 +7,10 @@ import pytest
 import torch
 from helpers import DTYPES, random
 from norms import BF16, F16, F32, NORMS, ada_norm, gated_residual, modulate
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import oxiwarp
+from oxiwarp.ops._mixed import FEW
 
 DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 NORM = pytest.mark.parametrize("norm", NORMS)
@@ -21,6 +23,7 @@ OWN = {
     "one per row": (2, 6, 1),
     "one per batch": (2, 1, 1),
     "one": (1,),
+    "no dimension": (),
     "frames": (2, 3, 1, 40),
     "one per frame": (2, 3, 1, 1),
     "chosen": (CHOSEN, 40),
@@ -199,6 +202,44 @@ def test_fakes_and_compile(form, device):
         torch.library.opcheck(ops.ada_norm, (x, gate, None, gate, None, None, None, index, True, 1e-6, True, False))
         both = (x, y, gate, None, gate, None, gate, None, None, None, index, False, 1e-6, True, True, False)
         torch.library.opcheck(ops.gated_residual_ada_norm, both)
+
+
+@torch.enable_grad()
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rows", [1, 3, FEW, FEW + 1, 200])
+def test_gradients_of_chosen_rows(rows, dtype, device):
+    """The gradient of a modulation that an index chooses has no atomics: it has the same bits in two calls, and no
+    operator adds to an index, except one that torch documents as deterministic on this device."""
+    tokens = 500
+    x, dy = random((tokens, 40), dtype, device), random((tokens, 40), dtype, device, 1)
+    index = torch.arange(tokens, device=device) * 7 % max(1, rows - 1)  # the last row is not chosen
+    found = []
+    for _ in range(2):
+        scale = random((rows, 40), F32, device, 2, 0.5).requires_grad_()
+        with Recorded() as recorded:
+            oxiwarp.modulate(x, scale, index=index).backward(dy)
+        found.append(scale.grad)
+    adding = {name for name in recorded.names if "index_add" in name or "scatter" in name or "index_put" in name}
+    allowed = {"aten.index_put_.default"} if device.type == "cuda" else {"aten.index_add_.default"}
+    assert adding <= (allowed if rows > FEW else set())
+    terms, none = dy.double() * x.double(), torch.zeros(rows, 40, dtype=torch.float64, device=device)
+    expected, sizes = none.index_add(0, index, terms), none.index_add(0, index, terms.abs())
+    assert torch.equal(*found)
+    # Each of the products and additions in float32 has a relative error of at most 2^-24.
+    assert ((found[0].double() - expected).abs() <= (tokens + 1) * 2**-24 * sizes).all()
+    assert (found[0][-1] == 0).all() or rows == 1
+
+
+class Recorded(TorchDispatchMode):
+    """Records the names of the operators that torch runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.add(str(function))
+        return function(*args, **(kwargs or {}))
 
 
 def test_refuses(device):

@@ -123,6 +123,28 @@ def gated_residual(
     return total.clip(-65504, 65504) if clip else total
 
 
+def norm_gated_residual(
+    x: Tensor,
+    y: Tensor,
+    gate: Tensor | None = None,
+    *,
+    norm: str = "layer_norm",
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = EPS,
+    rounding: str = "before_weight",
+) -> Tensor:
+    """Compute `x + gate * norm(y)` with one torch operator per step, as Z-Image and Lumina 2 do.
+
+    The norm and the product with the gate are in float32 if the weight or bias has another dtype than `y`.
+    """
+    if any(p is not None and p.dtype != y.dtype for p in (weight, bias)):
+        y, weight, bias = (p if p is None else p.float() for p in (y, weight, bias))
+    n = ROUNDINGS[rounding][norm](y, weight, bias, eps)
+    n = n if gate is None else (gate if gate.dim() else gate.reshape(1)) * n
+    return x + n if n.dtype == x.dtype else (x.double() + n.double()).to(x.dtype)
+
+
 def modulate(x: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
     """Compute `x * (1 + scale) + shift`, in float32 if the scale or shift is float32."""
     single = F32 in (scale.dtype, None if shift is None else shift.dtype)

@@ -291,6 +291,7 @@ SPECIAL = {
         ),
         OpInfo("modulate", norms.modulate, f"{TORCH}, in float32"),
         OpInfo("modulated_rms_norm", norms.mochi_modulated),
+        OpInfo("norm_gated_residual", norms.norm_gated_residual, linear=True),
         OpInfo(
             "qk_norm_rope",
             gradient=_NOT_TABLES,

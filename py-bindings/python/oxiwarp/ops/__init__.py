@@ -20,6 +20,7 @@ from .layer_norm import *  # noqa: F403
 from .linear import *  # noqa: F403
 from .modulate import *  # noqa: F403
 from .modulated_rms_norm import *  # noqa: F403
+from .norm_gated_residual import *  # noqa: F403
 from .qk_norm_rope import *  # noqa: F403
 from .residual_tanh_gated_rms_norm import *  # noqa: F403
 from .rms_norm import *  # noqa: F403

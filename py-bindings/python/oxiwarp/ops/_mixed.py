@@ -24,6 +24,26 @@ def is_other(x: Tensor, tensor: Tensor) -> bool:
     return tensor.dtype in (torch.float16, torch.bfloat16) and tensor.dtype != x.dtype
 
 
+FEW = 16
+"""The largest number of rows for which `summed_by_row` reads the gradient once per row."""
+
+
+def summed_by_row(dy: Tensor, index: Tensor, rows: int) -> Tensor:
+    """Return `rows` sums of the rows of `dy`, in float32. `index` has the number of the sum for each row of `dy`.
+
+    The order of the additions is fixed, so the bits of a sum are the same in each call. `Tensor.index_add` adds with
+    atomics on a GPU, in a varying order. torch's kernel for `index_put_(accumulate=True)` on a GPU sorts the index. It
+    adds the rows of each sum one after the other, which takes long if there are few sums.
+    """
+    if rows <= FEW:
+        chosen_by = (index == torch.arange(rows, device=index.device).unsqueeze(-1)).unsqueeze(-1)
+        return torch.stack([torch.where(row, dy, 0).sum(0, dtype=torch.float32) for row in chosen_by])
+    total = dy.new_zeros(rows, dy.shape[-1], dtype=torch.float32)
+    if dy.is_cuda:
+        return total.index_put_((index,), dy.float(), accumulate=True)
+    return total.index_add_(0, index, dy.float())
+
+
 class _Chosen(Function):
     """Autograd function that selects rows. The backward adds the gradients of a row in float32."""
 
@@ -41,13 +61,19 @@ class _Chosen(Function):
     @once
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (index,) = ctx.saved_tensors
-        total = dy.new_zeros(ctx.shape, dtype=torch.float32)
-        return total.index_add(0, index.flatten(), dy.reshape(-1, dy.shape[-1]).float()).to(ctx.dtype), None
+        rows, cols = ctx.shape
+        return summed_by_row(dy.reshape(-1, cols), index.flatten(), rows).to(ctx.dtype), None
 
 
 def chosen(value: Tensor, index: Tensor | None) -> Tensor:
-    """Return the rows of `value` that the index chooses, one for each integer of the index."""
-    made: Tensor = value if index is None else apply(_Chosen, value, index)
+    """Return the rows of `value` that the index chooses, one for each integer of the index.
+
+    Without an index, return `value`. A tensor without dimensions is returned in the shape `[1]`: torch's operators
+    convert tensors without dimensions to the dtype of the other operand.
+    """
+    if index is None:
+        return value if value.dim() else value.reshape(1)
+    made: Tensor = apply(_Chosen, value, index)
     return made
 
 
@@ -76,4 +102,4 @@ def plain(
     return widened(x, value), widened(x, table)
 
 
-__all__ = ["chosen", "is_other", "plain", "widened"]
+__all__ = ["chosen", "is_other", "plain", "summed_by_row", "widened"]

@@ -120,7 +120,23 @@ def modulated(
     If `sums` is False, only the gradient of `x` is computed.
     """
     factor = 1 + summed(scale.value.float(), scale.table)
-    groups = groups_of(scale.value, x)
+    return _scaled(dy, x, norm, factor, scale.value, shift, dsum, sums)
+
+
+def _scaled(
+    dy: Tensor,
+    x: Tensor,
+    norm: Norm,
+    factor: Tensor,
+    scale: Tensor,
+    shift: Modulation | None,
+    dsum: Tensor | None,
+    sums: bool,
+) -> Gradients:
+    """Return the gradients of `norm(x) * factor + shift`. The factor is float32, and has the shape of `scale`, of which
+    it is a sum. The gradient of `scale` is therefore that of the factor.
+    """
+    groups = groups_of(scale, x)
     if groups is None:
         return _by_torch(dy, x, norm, factor, scale, shift, dsum, sums)
     cols = x.shape[-1]
@@ -140,7 +156,7 @@ def modulated(
         dshift = sum_to(dy, shift.value)
     return Gradients(
         dx,
-        dscale.reshape(scale.value.shape),
+        dscale.reshape(scale.shape),
         dshift,
         None if norm.weight is None else (factor * a).sum(0),
         None if norm.bias is None else (factor * b).sum(0),
@@ -152,15 +168,15 @@ def _by_torch(
     x: Tensor,
     norm: Norm,
     factor: Tensor,
-    scale: Modulation,
+    scale: Tensor,
     shift: Modulation | None,
     dsum: Tensor | None,
     sums: bool,
 ) -> Gradients:
     """Return the gradients of a modulated norm for which `groups_of` returns None, e.g. because each row of `x`
-    has a separate scale.
+    has a separate scale. The arguments are those of `_scaled`.
 
-    torch computes `dy * (1 + scale)` and rounds the product to the dtype of `x`. The backward kernel of the
+    torch computes `dy * factor` and rounds the product to the dtype of `x`. The backward kernel of the
     norm takes this product as its incoming gradient.
     """
     dn = (dy * factor).to(x.dtype)
@@ -173,7 +189,7 @@ def _by_torch(
         return Gradients(dx, None, None, None, None)
     return Gradients(
         dx,
-        sum_to(dy.float() * norm(x, scale.value.dtype), scale.value),
+        sum_to(dy.float() * norm(x, scale.dtype), scale),
         None if shift is None else sum_to(dy, shift.value),
         dweight,
         None if dbias is None else dbias.reshape(-1),
@@ -292,6 +308,35 @@ def _supported(gate: Tensor, y: Tensor) -> Tensor | None:
     return None if groups is None else gate.reshape(groups, cols)
 
 
+def normed_branch(
+    dout: Tensor, y: Tensor, norm: Norm, gate: Tensor | None, wanted: tuple[bool, ...]
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of `gate * norm(y)`, or of `norm(y)` if the gate is None: of y, gate, weight and bias, each
+    in the dtype of its operand.
+
+    `dout` is the incoming gradient. `wanted` has one flag per gradient: whether the caller needs it. If `dout` and
+    `y` have different dtypes, the backward kernel of the norm computes with both in float32.
+    """
+    if not any(wanted):
+        return None, None, None, None
+    rows, of = y, norm
+    if y.dtype != dout.dtype:
+        dout, rows = dout.float(), y.float()
+        of = norm._replace(weight=_single(norm.weight), bias=_single(norm.bias))
+    factor = torch.ones(y.shape[-1], dtype=torch.float32, device=y.device) if gate is None else gate.float()
+    all_of = _scaled(dout.contiguous(), rows, of, factor, factor, None, None, any(wanted[1:]))
+    made = (all_of.x, all_of.scale, all_of.weight, all_of.bias)
+    operands = (y, gate, norm.weight, norm.bias)
+    return tuple(
+        gradient.to(operand.dtype) if needed and gradient is not None and operand is not None else None
+        for needed, gradient, operand in zip(wanted, made, operands, strict=True)
+    )
+
+
+def _single(parameter: Tensor | None) -> Tensor | None:
+    return None if parameter is None else parameter.float()
+
+
 def multiplied(
     dy: Tensor, x: Tensor, norm: Norm, factor: Tensor, wanted: tuple[bool, bool]
 ) -> tuple[Tensor | None, Tensor | None]:
@@ -313,4 +358,13 @@ def multiplied(
     return norm.gradients((dy * factor).to(x.dtype), x, None, None, (False, False))[0], dfactor
 
 
-__all__ = ["Modulation", "Norm", "ada_norm_gradients", "gated", "modulated", "modulations", "multiplied"]
+__all__ = [
+    "Modulation",
+    "Norm",
+    "ada_norm_gradients",
+    "gated",
+    "modulated",
+    "modulations",
+    "multiplied",
+    "normed_branch",
+]

@@ -28,7 +28,7 @@ class Role(enum.Enum):
     ANY_VECTOR = "`[N]`, in float32, float16 or bfloat16"
     BIAS = "`[N]`, in the dtype of the rows; `[2 * N]` if two halves of N columns are gated, `[M]` with a MATRIX"
     BROADCAST = "broadcasts to the rows, with their last dimension, in their dtype or in float32"
-    MODULATION = "broadcasts to the rows, with their last dimension or 1, in float32, float16 or bfloat16"
+    MODULATION = "broadcasts to the rows, with their last dimension, 1 or none, in float32, float16 or bfloat16"
     PER_BATCH = "`[B, N]` for rows `[B, S, N]`, or as BROADCAST"
     PER_ROW = "`[...]`: one number for each row"
     INDEX = "`[...]`, int64 or int32: for each row, the row of the modulations, which have the shape `[R, N]`"

@@ -134,13 +134,13 @@ def ada_norm(
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
             CUDA device.
-        scale (Tensor): float32, float16 or bfloat16; broadcasts to `x`. Its last dimension is N, or 1 without a
-            table. Examples are `[B, 1, N]` (per batch), `[B, S, N]` (per token), `[N]`, and a slice of
-            `[B, S, 6, N]`. For `x` of shape `[B, S, N]`, another example is `[B, F, 1, N]` (per frame). Then F
-            must divide S, and each frame has S / F consecutive tokens. For `x` of shape `[A, B, C, N]`,
-            `scale` may be broadcast along the first dimensions (`[B, C, N]`, `[C, N]`). Or it may be broadcast
-            along the last dimensions before N (`[A, 1, 1, N]`, `[A, B, 1, N]`). Broadcasting only in the middle
-            (`[A, 1, C, N]`) or at both ends (`[1, B, 1, N]`) is not supported.
+        scale (Tensor): float32, float16 or bfloat16; broadcasts to `x`. Its last dimension is N. Without a table, it
+            may also be 1, or `scale` may have no dimension. Examples are `[B, 1, N]` (per batch), `[B, S, N]` (per
+            token), `[N]`, and a slice of `[B, S, 6, N]`. For `x` of shape `[B, S, N]`, another example is `[B, F, 1,
+            N]` (per frame). Then F must divide S, and each frame has S / F consecutive tokens. For `x` of shape `[A, B,
+            C, N]`, `scale` may be broadcast along the first dimensions (`[B, C, N]`, `[C, N]`). Or it may be broadcast
+            along the last dimensions before N (`[A, 1, 1, N]`, `[A, B, 1, N]`). Broadcasting only in the middle (`[A,
+            1, C, N]`) or at both ends (`[1, B, 1, N]`) is not supported.
         shift (Tensor | None): tensor that is added last. It may have the shapes and dtypes that `scale` may
             have. If `scale` and `shift` are both broadcast along some, but not all, dimensions before the
             last, both must be broadcast along the same dimensions. `Tensor.view` must be able to merge all

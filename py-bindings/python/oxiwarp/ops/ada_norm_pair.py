@@ -6,11 +6,31 @@ from torch import Tensor
 
 from ._checks.rows import is_exact, is_rms
 from ._function import Function, apply
+from ._mixed import plain, widened
 from ._modulation_backward import Norm, ada_norm_gradients, modulations
 from ._once_differentiable import once
 from ._register import OPTIONAL, before_weight, define, explain, needs_grad, refuse_forward_mode, refuse_types
 from ._roles import Role
 from .ada_norm import check
+
+
+def _check(
+    x: Tensor,
+    scale: Tensor,
+    scale_table: Tensor | None,
+    shift: Tensor | None,
+    shift_table: Tensor | None,
+    scale2: Tensor,
+    scale2_table: Tensor | None,
+    shift2: Tensor | None,
+    shift2_table: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> None:
+    first = {"scale": (scale, scale_table), "shift": (shift, shift_table)}
+    second = {"scale2": (scale2, scale2_table), "shift2": (shift2, shift2_table)}
+    check("ada_norm_pair", x, weight, bias, eps, True, None, **first, **second)
 
 
 def _fake(
@@ -30,9 +50,8 @@ def _fake(
     exact: bool,
     round_before_weight: bool,
 ) -> tuple[Tensor, Tensor]:
-    first = {"scale": (scale, scale_table), "shift": (shift, shift_table)}
-    second = {"scale2": (scale2, scale2_table), "shift2": (shift2, shift2_table)}
-    check("ada_norm_pair", x, weight, bias, eps, False, None, **first, **second)
+    by = (scale, scale_table, shift, shift_table, scale2, scale2_table, shift2, shift2_table)
+    _check(x, *by, weight, bias, eps)
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
@@ -42,16 +61,16 @@ op = define(
     "bool exact, bool round_before_weight) -> (Tensor, Tensor)",
     _fake,
     x=Role.ROWS,
-    scale=Role.BROADCAST,
-    scale_table=Role.VECTOR,
-    shift=Role.BROADCAST,
-    shift_table=Role.VECTOR,
-    scale2=Role.BROADCAST,
-    scale2_table=Role.VECTOR,
-    shift2=Role.BROADCAST,
-    shift2_table=Role.VECTOR,
-    weight=Role.VECTOR,
-    bias=Role.VECTOR,
+    scale=Role.MODULATION,
+    scale_table=Role.ANY_VECTOR,
+    shift=Role.MODULATION,
+    shift_table=Role.ANY_VECTOR,
+    scale2=Role.MODULATION,
+    scale2_table=Role.ANY_VECTOR,
+    shift2=Role.MODULATION,
+    shift2_table=Role.ANY_VECTOR,
+    weight=Role.ANY_VECTOR,
+    bias=Role.ANY_VECTOR,
 )
 
 
@@ -129,9 +148,8 @@ def ada_norm_pair(
         scale2 (Tensor): scale of the second result, with a shape and dtype that `scale` may have.
         shift2 (Tensor | None): shift of the second result, with a shape and dtype that `scale` may have.
         norm (str): "layer_norm" or "rms_norm". RMSNorm is `x * rsqrt(mean(x**2) + eps)`.
-        weight (Tensor | None): weight of the norm, contiguous, shape `[N]`, in the dtype of `x` or in
-            float32.
-        bias (Tensor | None): bias of the norm, contiguous, shape `[N]`, in the dtype of `x` or in float32.
+        weight (Tensor | None): weight of the norm: float32, float16 or bfloat16, contiguous, shape `[N]`.
+        bias (Tensor | None): bias of the norm: float32, float16 or bfloat16, contiguous, shape `[N]`.
         eps (float): added to the variance (LayerNorm) or to the mean of squares (RMSNorm); finite, 0 or more.
         rounding (str): "before_weight" or "once", as for `ada_norm`.
         mode (str): "exact" or "fast", as for `ada_norm`.
@@ -148,7 +166,9 @@ def ada_norm_pair(
         torch.OutOfMemoryError: The results do not fit in GPU memory.
 
     Note:
-        Exactness: Each result is as exact as the result of `ada_norm`.
+        Exactness: Each result is as exact as the result of `ada_norm`. If an operand has another dtype than `x`, both
+            results are computed in float32 and rounded once. If an operand has one column, or the 16-bit dtype that
+            `x` does not have, two kernels compute the two results.
         Gradients: The gradients are computed as for `ada_norm`. A second derivative and forward-mode AD raise
             RuntimeError.
 
@@ -173,7 +193,9 @@ def ada_norm_pair(
     try:
         if needs_grad(x, scale, shift, scale2, shift2, weight, bias):
             refuse_forward_mode(name)
-            return apply(_AdaNormPair, x, scale, shift, scale2, shift2, weight, bias, *options)
+            _check(x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, eps)
+            made = [plain(x, value, None, None)[0] for value in (scale, shift, scale2, shift2)]
+            return apply(_AdaNormPair, x, *made, widened(x, weight), widened(x, bias), *options)
         return op(x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, *options)
     except RuntimeError as error:
         by = {"scale": scale, "shift": shift, "scale2": scale2, "shift2": shift2}

@@ -107,7 +107,8 @@ def gated_residual(
             CPU or a CUDA device.
         y (Tensor): output of the branch (attention or MLP), with the shape and device of `x`: float32, float16
             or bfloat16.
-        gate (Tensor): float32, float16 or bfloat16; broadcasts to `x`. Its last dimension is N or 1.
+        gate (Tensor): float32, float16 or bfloat16; broadcasts to `x`. Its last dimension is N or 1, or it has no
+            dimension.
             Examples with a last dimension of N are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices. With a last
             dimension of 1, the gate may have one number per row (`[B, S, 1]`), or one number in total
             (`[1]`). For `x` of shape `[B, S, H, N]`, it may have one number per head (`[H, 1]`). For `x` of

@@ -69,12 +69,11 @@ def modulate(
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
             CUDA device.
-        scale (Tensor): float32, float16 or bfloat16; broadcasts to `x`. Its last dimension is N or 1.
-            Examples are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices, and `[B, F, 1, N]` (per frame) for `x` of shape
-            `[B, S, N]`, as in `ada_norm`. It may be broadcast along the first
-            dimensions, or along the last dimensions before N, but not along both. `Tensor.view` must be able
-            to merge all dimensions of `x` before the last into at most two, and to merge the same dimensions
-            of `scale` and `shift`.
+        scale (Tensor): float32, float16 or bfloat16; broadcasts to `x`. Its last dimension is N or 1, or it has no
+            dimension. Examples are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices, and `[B, F, 1, N]` (per frame) for `x`
+            of shape `[B, S, N]`, as in `ada_norm`. It may be broadcast along the first dimensions, or along the last
+            dimensions before N, but not along both. `Tensor.view` must be able to merge all dimensions of `x` before
+            the last into at most two, and to merge the same dimensions of `scale` and `shift`.
         shift (Tensor | None): tensor that is added last. It may have the shapes and dtypes that `scale` may
             have.
         index (Tensor | None): int64 or int32, contiguous, shape `x.shape[:-1]`. If it is given,

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._checks.rows import check_eps, check_modulation
+from ._checks.rows import check_branch, check_eps, check_modulation
 from ._function import Function, apply
+from ._mixed import chosen, plain
 from ._modulation_backward import Modulation, Norm, modulated, multiplied
 from ._once_differentiable import once
 from ._register import check_rows, define, explain, needs_grad, refuse_forward_mode, refuse_types
@@ -22,8 +23,9 @@ CHAINED = "residual_tanh_gated_rms_norm_modulated"
 
 
 def _check(op: str, x: Tensor, x_res: Tensor, gate: Tensor, eps: float) -> None:
-    check_rows(op, x, None, x_res=x_res)
-    check_modulation(op, "gate", gate, None, x)
+    check_rows(op, x, None)
+    check_branch(op, x, x_res, "x_res")
+    check_modulation(op, "gate", gate, None, x, per_row=True, mixed=True)
     check_eps(op, eps)
 
 
@@ -36,7 +38,7 @@ def _fake_chained(
     x: Tensor, x_res: Tensor, gate: Tensor, scale: Tensor, scale_table: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
     _check(CHAINED, x, x_res, gate, eps)
-    check_modulation(CHAINED, "scale", scale, scale_table, x)
+    check_modulation(CHAINED, "scale", scale, scale_table, x, per_row=True, mixed=True)
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
@@ -44,17 +46,17 @@ op = define(
     f"{NAME}(Tensor x, Tensor x_res, Tensor gate, float eps) -> Tensor",
     _fake,
     x=Role.ROWS,
-    x_res=Role.ROWS,
-    gate=Role.BROADCAST,
+    x_res=Role.BRANCH,
+    gate=Role.MODULATION,
 )
 op_chained = define(
     f"{CHAINED}(Tensor x, Tensor x_res, Tensor gate, Tensor scale, Tensor? scale_table, float eps) -> (Tensor, Tensor)",
     _fake_chained,
     x=Role.ROWS,
-    x_res=Role.ROWS,
-    gate=Role.BROADCAST,
-    scale=Role.BROADCAST,
-    scale_table=Role.VECTOR,
+    x_res=Role.BRANCH,
+    gate=Role.MODULATION,
+    scale=Role.MODULATION,
+    scale_table=Role.ANY_VECTOR,
 )
 ROLES = {"gate": Role.PER_BATCH, "scale": Role.PER_BATCH}
 
@@ -114,10 +116,12 @@ def _branch_gradients(
 
     `dout` is the incoming gradient. `wanted` has one flag per gradient: whether the caller needs it.
     """
-    factor = torch.tanh(gate.float())
+    factor, dtype = torch.tanh(gate.float()), x_res.dtype
+    if dtype != dout.dtype:
+        dout, x_res = dout.float(), x_res.float()
     dx_res, dfactor = multiplied(dout, x_res, Norm(True, eps, None, None), factor, wanted)
     dgate = None if dfactor is None else (dfactor * (1 - factor.square())).to(gate.dtype)
-    return dx_res if wanted[0] else None, dgate
+    return dx_res.to(dtype) if wanted[0] and dx_res is not None else None, dgate
 
 
 def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: float = 1e-6) -> Tensor:
@@ -128,9 +132,10 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
     Args:
         x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]`, last stride 1, on the CPU or a CUDA
             device.
-        x_res (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
-        gate (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. For `x` of shape `[B, S, N]`, the
-            gate has shape `[B, 1, N]` or `[B, N]`.
+        x_res (Tensor): output of the branch (attention or MLP), with the shape and device of `x`: float32, float16
+            or bfloat16.
+        gate (Tensor): float32, float16 or bfloat16; broadcasts to `x`, with its last dimension or 1. For `x` of shape
+            `[B, S, N]`, the gate has shape `[B, 1, N]` or `[B, N]`.
         eps (float): added to the mean of squares; finite, 0 or more.
 
     Returns:
@@ -145,8 +150,8 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
 
     Note:
         Exactness: The kernel rounds where Mochi's modules round. It rounds `tanh(gate)` to the dtype of `gate`. It
-            computes the product `rms(x_res) * tanh(gate)` in float32, and rounds this product and the sum to the dtype
-            of `x`.
+            computes the product `rms(x_res) * tanh(gate)` in float32, and rounds this product to the dtype of `x_res`
+            and the sum to the dtype of `x`.
         Gradients: All operands have gradients. They are computed in float32 and rounded once. They ignore that the
             forward rounds `tanh(gate)`. A second derivative and forward-mode AD raise RuntimeError.
 
@@ -164,7 +169,8 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
     try:
         if needs_grad(x, x_res, gate):
             refuse_forward_mode(NAME)
-            return apply(_Residual, x, x_res, gate, eps)
+            _check(NAME, x, x_res, gate, eps)
+            return apply(_Residual, x, x_res, chosen(gate, None), eps)
         return op(x, x_res, gate, eps)
     except RuntimeError as error:
         explain(error, NAME, 1, x, x_res=x_res, gate=gate)
@@ -182,9 +188,10 @@ def residual_tanh_gated_rms_norm_modulated(
     Args:
         x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]`, last stride 1, on the CPU or a CUDA
             device.
-        x_res (Tensor): output of the branch (attention or MLP), with the shape, dtype and device of `x`.
-        gate (Tensor): broadcasts to `x`, in the dtype of `x` or in float32. For `x` of shape `[B, S, N]`, the
-            gate has shape `[B, 1, N]` or `[B, N]`.
+        x_res (Tensor): output of the branch (attention or MLP), with the shape and device of `x`: float32, float16
+            or bfloat16.
+        gate (Tensor): float32, float16 or bfloat16; broadcasts to `x`, with its last dimension or 1. For `x` of shape
+            `[B, S, N]`, the gate has shape `[B, 1, N]` or `[B, N]`.
         scale (Tensor): scale of the norm of `out`, with a shape and dtype that `gate` may have.
         eps (float): added to the mean of squares in both norms; finite, 0 or more.
 
@@ -223,7 +230,8 @@ def residual_tanh_gated_rms_norm_modulated(
     try:
         if needs_grad(x, x_res, gate, scale):
             refuse_forward_mode(CHAINED)
-            return apply(_Modulated, x, x_res, gate, scale, eps)
+            _fake_chained(x, x_res, gate, scale, None, eps)
+            return apply(_Modulated, x, x_res, chosen(gate, None), plain(x, scale, None, None)[0], eps)
         return op_chained(x, x_res, gate, scale, None, eps)
     except RuntimeError as error:
         explain(error, CHAINED, 2, x, x_res=x_res, gate=gate, scale=scale)

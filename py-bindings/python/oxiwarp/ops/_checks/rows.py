@@ -94,7 +94,8 @@ def check_modulation(
 
     `value` is a scale, shift or gate. `table` is a vector that the kernel adds to `value`. `table` must be
     None or have shape `[x.shape[-1]]`. If `value` is None, `table` must be None too. The last dimension of
-    `value` must be `x.shape[-1]`. It may also be 1 if `per_row` is True and `table` is None.
+    `value` must be `x.shape[-1]`. If `per_row` is True and `table` is None, it may also be 1, and `value` may have no
+    dimensions.
     """
     if value is None:
         if table is not None:
@@ -115,8 +116,9 @@ def check_modulation(
         raise RuntimeError(
             f"{op}: {name} has shape {list(value.shape)}, expected one that broadcasts to {list(x.shape)}"
         )
-    one = per_row and value.dim() > 0 and value.shape[-1] == 1
-    if value.dim() == 0 or (value.shape[-1] != x.shape[-1] and (table is not None or not one)):
+    own = value.shape[-1] if value.dim() else 1
+    one = per_row and own == 1
+    if (value.dim() == 0 or own != x.shape[-1]) and (table is not None or not one):
         why = ", because there is a table" if one else ""
         raise RuntimeError(
             f"{op}: {name} has shape {list(value.shape)}, expected a last dimension of {x.shape[-1]}{why}"
@@ -178,14 +180,15 @@ def _check_kind(op: str, name: str, tensor: Tensor, x: Tensor, mixed: bool = Fal
         raise RuntimeError(f"{op}: {name} is {dtype_name(tensor.dtype)}, expected {or_f32(x.dtype)}")
 
 
-def check_branch(op: str, x: Tensor, y: Tensor) -> None:
-    """Raise RuntimeError unless `y` has the shape and device of `x`, and a float dtype."""
+def check_branch(op: str, x: Tensor, y: Tensor, name: str = "y") -> None:
+    """Raise RuntimeError unless the branch `y`, an argument named `name`, has the shape and device of `x`, and a float
+    dtype."""
     if y.device != x.device:
-        raise RuntimeError(f"{op}: y is on {y.device}, expected {x.device}, the device of x")
+        raise RuntimeError(f"{op}: {name} is on {y.device}, expected {x.device}, the device of x")
     if y.dtype not in FLOATS:
-        raise RuntimeError(f"{op}: y is {dtype_name(y.dtype)}, expected f32, f16 or bf16")
+        raise RuntimeError(f"{op}: {name} is {dtype_name(y.dtype)}, expected f32, f16 or bf16")
     if y.shape != x.shape:
-        raise RuntimeError(f"{op}: y has shape {list(y.shape)}, expected {list(x.shape)}")
+        raise RuntimeError(f"{op}: {name} has shape {list(y.shape)}, expected {list(x.shape)}")
 
 
 def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, mixed: bool = False) -> None:
