@@ -56,6 +56,8 @@ pub mod linear_hopper;
 pub mod modulate;
 #[cfg(any(not(unit), unit = "qk_norm_rope"))]
 pub mod qk_norm_rope;
+#[cfg(any(not(unit), unit = "quantize_fp8"))]
+pub mod quantize_fp8;
 #[cfg(any(not(unit), unit = "residual_tanh_gated_rms_norm"))]
 pub mod residual_tanh_gated_rms_norm;
 #[cfg(any(not(unit), unit = "rms_norm"))]
@@ -101,6 +103,7 @@ pub(crate) static KERNELS: &[&[cuda_std::launch::Entry]] = &[
     linear_hopper::KERNELS,
     modulate::KERNELS,
     qk_norm_rope::KERNELS,
+    quantize_fp8::KERNELS,
     residual_tanh_gated_rms_norm::KERNELS,
     rms_norm::KERNELS,
     rms_norm_backward::KERNELS,

@@ -4,6 +4,7 @@
 pub(crate) mod activation;
 pub(crate) mod activation_input;
 pub(crate) mod gated_activation;
+pub(crate) mod quantize_fp8;
 
 use crate::support::test::Test;
 
@@ -13,4 +14,5 @@ pub(crate) const TESTS: &[&[Test]] = &[
     activation::TESTS,
     activation_input::TESTS,
     gated_activation::TESTS,
+    quantize_fp8::TESTS,
 ];

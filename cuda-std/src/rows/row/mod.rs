@@ -21,7 +21,9 @@ use crate::simt::mem::{self, Load, Store};
 
 mod bounds;
 mod f32_vec;
+mod fp8;
 mod index;
+pub use fp8::Fp8RowMut;
 pub use index::RowIndex;
 
 /// A kernel argument that describes an operand: the address of its first row and the strides between its
@@ -59,6 +61,12 @@ impl Rows {
     /// and `element` is the size of one element in bytes.
     pub fn is_lines(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, l2::LINE as usize)
+    }
+
+    /// Returns whether a thread can write `len` consecutive 8-bit floats with one store in all rows. A row has
+    /// `cols` elements. [`Fp8RowMut`] writes such rows.
+    pub fn is_fp8_vector(&self, cols: u32, len: u32) -> bool {
+        self.is_aligned(cols, 1, len as usize)
     }
 
     /// Returns whether all rows start and end at an address that is a multiple of `bytes`. A row has `cols`
