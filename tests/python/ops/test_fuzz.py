@@ -202,6 +202,8 @@ MUTANTS = {
     "no gate of a residual": ("linear", other(gate=None)),
     "more roundings of a product": ("linear", other(mode="exact")),
     "matrix without a gradient": ("linear", without_gradient("weight")),
+    "no blocks": ("quantize_fp8", other(block=None)),
+    "one scale off": ("quantize_fp8", lambda right, **options: (lambda y, s: (y, s * 1.0001))(*right(**options))),
     "other pairs": ("rope", other(interleaved=False)),
     "theta": ("rope_1d", other(theta=10001.0)),
     "theta of a grid": ("rope_3d", other(theta=10000.0)),
