@@ -71,7 +71,7 @@ impl Peak {
 }
 
 /// The scale of a group of elements.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// The number by which the quantized values are multiplied in a matrix product.
     pub scale: f32,
@@ -83,5 +83,36 @@ impl Scale {
     #[inline(always)]
     pub fn apply<L: F32Vec>(self, lanes: L) -> L {
         lanes.map(|x| x * self.inverse)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quantized<const N: usize>(x: [f32; N]) -> ([u8; N], f32) {
+        let scale = Peak::NONE.with(x).scale::<E4m3>();
+        (scale.apply(x).map(|value| Fp8::to_bits(E4m3::from_f32(value))), scale.scale)
+    }
+
+    #[test]
+    fn the_largest_element_becomes_the_largest_value() {
+        assert_eq!(quantized([1.0, -2.0, 0.5, 0.0]), ([0x76, 0xfe, 0x6e, 0], 2.0 / 448.0));
+        assert_eq!(quantized([f32::MAX, -f32::MAX]).0, [0x7e, 0xfe]);
+    }
+
+    #[test]
+    fn zeros_have_a_scale() {
+        assert_eq!(quantized([0.0, -0.0]), ([0, 0x80], f32::MIN_POSITIVE));
+        assert_eq!(quantized([f32::from_bits(1); 2]), ([0; 2], f32::MIN_POSITIVE));
+    }
+
+    #[test]
+    fn a_nan_or_an_infinity_stays_visible() {
+        for nan in [f32::NAN, -f32::NAN] {
+            let (values, scale) = quantized([1.0, nan, f32::INFINITY]);
+            assert!(values == [0x7f; 3] && scale.is_nan());
+        }
+        assert_eq!(quantized([1.0, f32::NEG_INFINITY]), ([0, 0x7f], f32::INFINITY));
     }
 }
