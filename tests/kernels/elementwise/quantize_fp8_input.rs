@@ -49,8 +49,8 @@ fn refuses(device: &Device) {
     says(call(rows, per_block, to, other), "an output must not repeat its elements");
     let on_x = |dtype: Dtype, shape: [i64; 2]| {
         let ptr = x.as_ptr().cast_mut().cast();
-        // SAFETY: this writable view covers memory of `x`, which is alive. The op rejects the overlap before it
-        // accesses the memory.
+        // SAFETY: this writable view covers memory of `x`, which is alive. The op rejects the overlap before
+        // it accesses the memory.
         unsafe { ViewMut::from_raw(ptr, dtype, &shape, &[shape[1], 1]) }.unwrap()
     };
     let (values_on_x, scales_on_x) = (on_x(Dtype::E4m3, [2, 256]), on_x(Dtype::F32, [2, 1]));
