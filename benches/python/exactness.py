@@ -79,7 +79,7 @@ class Row:
 
 def distance(ours: Result, eager: Result) -> tuple[float, int]:
     """Return the fraction of elements with equal bits, and the largest difference in units in the last place (ulp)."""
-    integers = {2: torch.int16, 4: torch.int32}
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32}
     equal = total = furthest = 0
     for y, own in zip(tuple_of(ours), tuple_of(eager), strict=True):
         if (y.shape, y.dtype) != (own.shape, own.dtype):

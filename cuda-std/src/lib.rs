@@ -12,6 +12,7 @@
 //! | `extern __shared__` | [`simt::shared::SharedMemory`] |
 //! | `float4` / 16-byte loads, `__ldg`, `__stcs` | [`rows::pack::Pack`], [`simt::mem`] |
 //! | `__float2bfloat16_rn`, … | [`numeric::elem::Elem`] |
+//! | `__nv_cvt_float2_to_fp8x2` | [`numeric::fp8::Fp8`] |
 //! | `rsqrtf`, `__expf`, `fmaf` | [`numeric::math`] |
 //! | `expf`, `erff`, `tanhf` | [`numeric::libdevice`] |
 //! | `__launch_bounds__` | [`simt::thread::launch_bounds`] |
@@ -54,7 +55,7 @@ pub mod rows;
 pub mod simt;
 
 pub use matrix::{hopper, mma, tensor_map};
-pub use numeric::{elem, libdevice, math, trig};
+pub use numeric::{elem, fp8, libdevice, math, trig};
 pub use rows::vec4::shared_row;
 pub use rows::{pack, row, team, vec4};
 pub use simt::{block, cluster, copy, l2, mem, shared, thread, warp};
@@ -63,8 +64,10 @@ pub use simt::{block, cluster, copy, l2, mem, shared, thread, warp};
 pub mod prelude {
     pub use crate::entry;
     pub use crate::numeric::elem::{Elem, F32Vec};
+    pub use crate::numeric::fp8::{E4m3, E5m2, Fp8};
     pub use crate::numeric::math::{fma, rsqrt};
     pub use crate::rows::pack::Pack;
+    pub use crate::rows::row::fp8::Fp8RowMut;
     pub use crate::rows::row::{Row, RowIndex, RowMut, Rows};
     pub use crate::rows::team::Team;
     pub use crate::rows::vec4::shared_row::SharedRow;

@@ -40,7 +40,7 @@ pub use ops::*;
 pub use plan::norm_backward::{ParameterGradients, norm_backward_workspace};
 pub use plan::vec4_norm::Norm;
 pub use runtime::{
-    Arch, Argument, Buffer, DEFAULT_SMEM_BYTES, Device, Dtype, DtypeSite, Element, Entry, Error, Event,
-    Graph, HeadsMap, Kernel, Kernels, Launch, Launcher, MAX_GRID_YZ, MAX_RANK, OwnedStream, Ptx, Result,
-    Scalar, Site, Stream, Unit, View, ViewMut, args,
+    Arch, Argument, Buffer, DEFAULT_SMEM_BYTES, Device, Dtype, DtypeSite, E4m3, E5m2, Element, Entry, Error,
+    Event, Fp8, Graph, HeadsMap, Kernel, Kernels, Launch, Launcher, MAX_GRID_YZ, MAX_RANK, OwnedStream, Ptx,
+    Result, Scalar, Site, Stream, Unit, View, ViewMut, args,
 };

@@ -15,6 +15,7 @@
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 pub mod attention;
 pub mod elementwise;
+pub mod fp8;
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 pub mod gemm;
 pub mod heads;

@@ -204,8 +204,21 @@ impl Call {
     fn view_mut<'t>(&'t self, tensor: &'t Tensor) -> Result<ViewMut<'t>, Failure> {
         match tensor.float_dtype()? {
             Some(dtype) => tensor.view_mut_as(dtype),
-            None => Err(Failure(tensor.wrong_dtype(&self.reference()?.dtype()?.to_string()))),
+            None => tensor.view_mut_as(self.other_output_dtype(tensor)?),
         }
+    }
+
+    /// Returns the dtype of an output that is not f32, f16 or bf16, if its role permits this dtype. Otherwise
+    /// returns an error that lists the permitted dtypes.
+    #[cold]
+    fn other_output_dtype(&self, tensor: &Tensor) -> Result<Dtype, Failure> {
+        let expected = match (tensor.role(), tensor.fp8_dtype()?) {
+            (Role::Quantized, Some(dtype)) => return Ok(dtype),
+            (Role::Quantized, None) => "float8_e4m3fn or float8_e5m2".into(),
+            (Role::Scales, _) => "f32".into(),
+            _ => self.reference()?.dtype()?.to_string(),
+        };
+        Err(Failure(tensor.wrong_dtype(&expected)))
     }
 
     /// Returns the dtype of a tensor of integers, such as target classes, and of a mask if it is bool.

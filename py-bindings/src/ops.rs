@@ -77,6 +77,7 @@ operators! {
     modulate => oxiwarp::modulate, [Like];
     norm_gated_residual => oxiwarp::norm_gated_residual, [Like];
     qk_norm_rope, qk_norm_rope_one, qk_norm_rope_out => qk_norm_rope, [LikeOf("q"), LikeOf("k")];
+    quantize_fp8, quantize_fp8_out => oxiwarp::quantize_fp8, [Fp8("e5m2"), Fp8Scales];
     residual_tanh_gated_rms_norm => oxiwarp::residual_tanh_gated_rms_norm, [Like];
     residual_tanh_gated_rms_norm_modulated => oxiwarp::residual_tanh_gated_rms_norm_modulated, [Like, Like];
     rms_norm, rms_norm_out => oxiwarp::rms_norm, [Like];

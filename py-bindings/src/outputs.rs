@@ -4,9 +4,11 @@ use crate::boundary::Failure;
 use crate::call::{Call, Slot};
 use crate::tensor::Tensor;
 use Output::{
-    DoubleColumns, Gradient, HalfColumns, HalfRowsOf, Heads, Like, LikeOf, LogSumExp, PerRow, RowsOf,
-    Scratch, Workspace,
+    DoubleColumns, Fp8, Fp8Scales, Gradient, HalfColumns, HalfRowsOf, Heads, Like, LikeOf, LogSumExp, PerRow,
+    RowsOf, Scratch, Workspace,
 };
+use oxiwarp::Fp8Scaling;
+use oxiwarp::arguments::Argument as _;
 
 /// How a call allocates an output. The reference tensor, which the variants mention, is the tensor `x`. If an
 /// operator has no `x`, its first tensor is the reference tensor.
@@ -33,6 +35,12 @@ pub enum Output {
     RowsOf(&'static str),
     /// As `RowsOf`, with one column per two rows of the matrix.
     HalfRowsOf(&'static str),
+    /// A result with the shape of the reference tensor, in an 8-bit float dtype. The string names a bool
+    /// argument of the operator. If the argument is true, the dtype is float8_e5m2, otherwise float8_e4m3fn.
+    Fp8(&'static str),
+    /// The float32 scales of an `Fp8` result, in the layout of [`Fp8Scaling::layout`]. The first bool that
+    /// the host function takes says which elements share a scale.
+    Fp8Scales,
     /// A result with one float32 per token and head. The string names a bool argument of the operator. If the
     /// argument is false, the result has no elements.
     LogSumExp(&'static str),
@@ -61,11 +69,11 @@ impl Output {
         }
     }
 
-    /// The name of the bool argument that says whether the caller needs the output. An operator without this
-    /// argument does not have the output.
+    /// The name of a bool argument that the host function does not receive. It says whether the caller needs
+    /// the output, or which dtype the output has. An operator without this argument does not have the output.
     pub fn flag(self) -> Option<&'static str> {
         match self {
-            LogSumExp(name) | Gradient(name) => Some(name),
+            LogSumExp(name) | Gradient(name) | Fp8(name) => Some(name),
             _ => None,
         }
     }
@@ -95,6 +103,12 @@ impl Output {
                 let matrix = call.named(name).map(Tensor::sizes).transpose()?;
                 let rows = matrix.and_then(|sizes| sizes.first().copied()).unwrap_or(0);
                 with_columns(x, |_| if matches!(self, HalfRowsOf(_)) { rows / 2 } else { rows })?
+            }
+            Fp8(_) => x.empty_fp8(flag)?,
+            Fp8Scales => {
+                let scaling = Fp8Scaling::take(&mut call.source())?;
+                let (sizes, strides) = scaling.layout(x.sizes()?);
+                x.empty_f32_strided(&sizes, &strides)?
             }
             LogSumExp(_) if flag => log_sum_exp(x, call.heads_first())?,
             LogSumExp(_) => return Ok(Slot { is_written: false, ..x.empty_f32(&[0])?.into() }),

@@ -36,8 +36,8 @@ pub enum Kind {
     },
     /// `float`, `int` or `bool`.
     Scalar(ScalarKind),
-    /// A `bool`, such as `with_lse`, that says whether the caller of the operator needs a result. The
-    /// `oxiwarp` function does not receive this bool.
+    /// A `bool`, such as `with_lse`, that says whether the caller of the operator needs a result, or which
+    /// dtype a result has. The `oxiwarp` function does not receive this bool.
     Flag,
 }
 
@@ -143,6 +143,8 @@ fn parse_role(name: &str) -> Result<Role, String> {
         "PRODUCT_GATE" => Role::ProductGate,
         "OFFSETS" => Role::Offsets,
         "OUTPUT" => Role::Output,
+        "QUANTIZED" => Role::Quantized,
+        "SCALES" => Role::Scales,
         _ => return Err(format!("no kernel takes a tensor of the role {name}")),
     })
 }

@@ -46,6 +46,8 @@ pub struct Shim {
     directory: String,
     /// torch's dtype codes of float32, float16 and bfloat16.
     pub dtypes: [i32; 3],
+    /// torch's dtype codes of float8_e4m3fn and float8_e5m2.
+    pub fp8_dtypes: [i32; 2],
     /// torch's dtype codes of int64 and int32.
     pub index_dtypes: [i32; 2],
     /// torch's dtype code of bool.
@@ -86,9 +88,10 @@ pub fn load(path: &str) -> Result<(), String> {
     std::mem::forget(library); // never close it, so that torch stays loaded
     let f = &functions;
     // SAFETY: these functions take no arguments and return a constant.
-    let (dtypes, index_dtypes, bool_dtype, places, strided) = unsafe {
+    let (dtypes, fp8_dtypes, index_dtypes, bool_dtype, places, strided) = unsafe {
         (
             [(f.aoti_torch_dtype_float32)(), (f.aoti_torch_dtype_float16)(), (f.aoti_torch_dtype_bfloat16)()],
+            [(f.aoti_torch_dtype_float8_e4m3fn)(), (f.aoti_torch_dtype_float8_e5m2)()],
             [(f.aoti_torch_dtype_int64)(), (f.aoti_torch_dtype_int32)()],
             (f.aoti_torch_dtype_bool)(),
             [(f.aoti_torch_device_type_cpu)(), (f.aoti_torch_device_type_cuda)()],
@@ -105,6 +108,7 @@ pub fn load(path: &str) -> Result<(), String> {
         current_stream,
         directory,
         dtypes,
+        fp8_dtypes,
         index_dtypes,
         bool_dtype,
         places,
@@ -200,10 +204,22 @@ impl Shim {
             let at = sizes.len() - 3;
             (strides[at], strides[at + 1]) = (dim.max(1), dim.max(1) * heads.max(1));
         }
+        self.empty_strided(sizes, &strides[..sizes.len()], (dtype, place, index))
+    }
+
+    /// Allocates an uninitialized tensor with these sizes and strides, which have the same length. The errors
+    /// are those of [`Shim::empty`].
+    pub fn empty_strided(
+        &self,
+        sizes: &[i64],
+        strides: &[i64],
+        (dtype, place, index): (i32, i32, i32),
+    ) -> Result<Handle, String> {
+        assert_eq!(sizes.len(), strides.len());
         let mut tensor = std::ptr::null_mut();
         let create = self.functions.aoti_torch_empty_strided;
-        // SAFETY: torch reads `sizes.len()` values from each of `sizes` and `strides`, which have at least as
-        // many values. torch writes the new handle to `tensor`.
+        // SAFETY: torch reads `sizes.len()` values from each of `sizes` and `strides`, which have as many
+        // values. torch writes the new handle to `tensor`.
         match unsafe {
             create(sizes.len() as i64, sizes.as_ptr(), strides.as_ptr(), dtype, place, index, &mut tensor)
         } {

@@ -92,7 +92,31 @@ impl Tensor {
         Ok(copy)
     }
 
+    /// Allocates a contiguous tensor of the same sizes and device, in float8_e5m2 or float8_e4m3fn.
+    pub fn empty_fp8(&self, e5m2: bool) -> Result<Tensor, String> {
+        let mut tensor = self.empty_ordered(self.sizes()?, shim().fp8_dtypes[usize::from(e5m2)], false)?;
+        tensor.role = Role::Quantized;
+        Ok(tensor)
+    }
+
+    /// Allocates a float32 tensor of `sizes` and `strides` on the same device.
+    pub fn empty_f32_strided(&self, sizes: &[i64], strides: &[i64]) -> Result<Tensor, String> {
+        self.allocate(sizes, |kind, index| {
+            shim().empty_strided(sizes, strides, (shim().dtypes[0], kind, index))
+        })
+    }
+
     fn empty_ordered(&self, sizes: &[i64], dtype: i32, heads_first: bool) -> Result<Tensor, String> {
+        self.allocate(sizes, |kind, index| shim().empty(sizes, heads_first, (dtype, kind, index)))
+    }
+
+    /// Returns the tensor of `sizes` that `create` makes on the device with this type and index, the device
+    /// of this tensor.
+    fn allocate(
+        &self,
+        sizes: &[i64],
+        create: impl FnOnce(i32, i32) -> Result<Handle, String>,
+    ) -> Result<Tensor, String> {
         let (kind, index) = (shim().device_type(self.handle)?, shim().device_index(self.handle)?);
         if sizes.len() > MAX_DIMS {
             return Err(self.error(format!(
@@ -101,7 +125,7 @@ impl Tensor {
                 sizes.len()
             )));
         }
-        match shim().empty(sizes, heads_first, (dtype, kind, index)) {
+        match create(kind, index) {
             Ok(handle) => Ok(Tensor { handle, op: self.op, name: "the result", role: Role::Output }),
             // The Python part of this package recognizes the text of this error. It then allocates the same
             // tensor with torch, so that the user gets torch's exception (such as out of memory).
@@ -187,6 +211,11 @@ impl Tensor {
     #[inline]
     pub fn float_dtype(&self) -> Result<Option<Dtype>, String> {
         self.one_of(shim().dtypes, Dtype::FLOATS)
+    }
+
+    /// Returns the dtype, or `None` if it is neither float8_e4m3fn nor float8_e5m2.
+    pub fn fp8_dtype(&self) -> Result<Option<Dtype>, String> {
+        self.one_of(shim().fp8_dtypes, Dtype::FP8)
     }
 
     /// Returns the dtype of a tensor of indices, or an error if the dtype is neither int64 nor int32.

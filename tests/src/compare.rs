@@ -9,6 +9,8 @@ pub fn ulp(dtype: Dtype, reference: f64) -> f64 {
         Dtype::F32 => (23, -126),
         Dtype::F16 => (10, -14),
         Dtype::Bf16 => (7, -126),
+        Dtype::E4m3 => (3, -6),
+        Dtype::E5m2 => (2, -14),
         Dtype::I64 | Dtype::I32 | Dtype::Bool => unreachable!("integers are not rounded"),
     };
     let exponent = if reference == 0.0 { min } else { (reference.abs().log2().floor() as i32).max(min) };

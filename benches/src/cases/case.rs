@@ -3,6 +3,7 @@
 //! also chooses.
 use oxiwarp::{Device, Result, Stream};
 
+use super::op::BLOCK;
 use super::{Op, Pool, SETS, Singles};
 use crate::{FLUSH_BYTES, LAUNCHES};
 
@@ -34,6 +35,7 @@ impl Case<'_> {
         let vectors: usize = vectors.iter().map(|width| width(self.cols)).sum();
         let singles = match self.op.singles {
             Singles::OfRows(count) => self.rows * count,
+            Singles::OfBlocks => self.rows * self.cols.div_ceil(BLOCK),
             Singles::OfColumns(count) => self.cols * count,
         };
         self.rows * (2 * of_row + others(self.cols)) + 2 * vectors + 4 * singles

@@ -3,6 +3,7 @@
 //! values. The program `tune` and the tests do this comparison.
 use oxiwarp::{Device, Result, Stream};
 
+use super::op::BLOCK;
 use super::{Case, Pool, Singles};
 
 /// Number of elements to read at the start of a result, in its middle, and at its end.
@@ -26,6 +27,7 @@ impl Case<'_> {
         }
         let (count, len) = match self.op.singles {
             Singles::OfRows(count) => (count, self.rows),
+            Singles::OfBlocks => (1, self.rows * self.cols.div_ceil(BLOCK)),
             Singles::OfColumns(count) => (count, self.cols),
         };
         for number in 0..count {

@@ -12,11 +12,16 @@ pub type Width = fn(usize) -> usize;
 /// load four elements at a time use a different launch configuration.
 const FEW_ROWS: usize = 4_608;
 
+/// Columns per value of [`Singles::OfBlocks`].
+pub(super) const BLOCK: usize = 128;
+
 /// Number and shape of an op's f32 results.
 #[derive(Clone, Copy, Debug)]
 pub enum Singles {
     /// This many results with one value per row.
     OfRows(usize),
+    /// One result with one value per row and 128 columns.
+    OfBlocks,
     /// Number of f32 results with one value per column. Each value is a sum over all rows.
     OfColumns(usize),
 }

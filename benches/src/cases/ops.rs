@@ -6,6 +6,7 @@ use super::{Choices, Op, Singles, Width, norms, rows};
 
 const ROW: Width = |cols| cols;
 const TWO_ROWS: Width = |cols| 2 * cols;
+const HALF_ROW: Width = |cols| cols / 2;
 const ONE: Width = |_| 1;
 const OF_HEAD: Width = |_| attention::HEAD as usize;
 /// Bytes per row of the inputs of cross-entropy that are not logits: the target class. `TARGET_AND_LOSS` also
@@ -79,6 +80,23 @@ pub const OPS: &[Op] = &[
             &[ROW],
             Choices::Rungs { in_registers: TWO_IN_REGISTERS, clusters: &[] },
         )
+    },
+    Op {
+        columns: LONG,
+        singles: Singles::OfRows(1),
+        call: rows::quantize_fp8,
+        ..op(
+            "quantize_fp8",
+            &[ROW],
+            &[HALF_ROW],
+            Choices::Rungs { in_registers: IN_REGISTERS, clusters: &[] },
+        )
+    },
+    Op {
+        columns: LONG,
+        singles: Singles::OfBlocks,
+        call: rows::quantize_fp8_per_block,
+        ..op("quantize_fp8-per_block", &[ROW], &[HALF_ROW], Choices::Nothing)
     },
     Op {
         columns: VOCABULARIES,

@@ -1,7 +1,7 @@
 //! Calls of RMSNorm, softmax, cross-entropy, element-wise ops and RoPE with the operands of a benchmark.
 use oxiwarp::{
-    Activation, Angles, CrossEntropy, Device, Gate, GatedActivation, GatedResidual, Heads, HeadsOrder,
-    QkNorm, QkNormRope, Result, RmsNorm, RmsNormGated, Rope, Roundings, Stream,
+    Activation, Angles, CrossEntropy, Device, Dtype, Fp8Scaling, Gate, GatedActivation, GatedResidual, Heads,
+    HeadsOrder, QkNorm, QkNormRope, Result, RmsNorm, RmsNormGated, Rope, Roundings, Stream, ViewMut,
 };
 
 use super::Operands;
@@ -138,6 +138,29 @@ pub(super) fn modulate(device: &Device, t: Operands, stream: Stream) -> Result<(
         true,
         stream,
     )
+}
+
+pub(super) fn quantize_fp8(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    quantized(device, t, stream, Fp8Scaling::PerRow)
+}
+
+pub(super) fn quantize_fp8_per_block(device: &Device, t: Operands, stream: Stream) -> Result<()> {
+    quantized(device, t, stream, Fp8Scaling::PerBlock)
+}
+
+/// Quantizes rows to e4m3. The values take half of a bf16 result. The scales of a block are contiguous, as in
+/// the layout that products read. They have no padding, so that all f32 results are written.
+fn quantized(device: &Device, t: Operands, stream: Stream, scaling: Fp8Scaling) -> Result<()> {
+    let ([rows, cols], [bytes, ..], [scales, _]) = (t.shape(), t.y, t.singles);
+    let bytes = bytes.view_mut(&[rows, cols / 2])?;
+    // SAFETY: the view covers the memory of `bytes`, in which a row of `cols / 2` bf16 has `cols` bytes.
+    // Nothing else accesses this memory during the call.
+    let values = unsafe {
+        ViewMut::from_raw(bytes.as_view().ptr().cast_mut(), Dtype::E4m3, &[rows, cols], &[cols, 1])
+    }?;
+    let (shape, _) = scaling.layout(&[rows, cols]);
+    let scales = scales.view_strided_mut(0, &shape, &[1, rows])?;
+    oxiwarp::quantize_fp8(device, t.x[0].view(&[rows, cols])?, scaling, values, scales, stream)
 }
 
 /// Applies RoPE to queries and keys of shape `[1, rows, cols]` with head dimension 128. If `params` is given,

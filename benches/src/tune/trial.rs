@@ -64,7 +64,7 @@ impl<'c> Checks<'c> {
         let few = Case { rows: SUMMED.min(case.rows), ..case };
         let few = match case.op.singles {
             Singles::OfColumns(_) => Some((few, Results::by_executor(&few, values, &(0..few.rows))?)),
-            Singles::OfRows(_) => None,
+            Singles::OfRows(_) | Singles::OfBlocks => None,
         };
         Ok(Self { case, bands, expected, few, seen: HashSet::new() })
     }

@@ -1,5 +1,6 @@
 //! Items that both backends of [`arch`](crate::arch), PTX and CPU, use.
 pub mod cache;
+pub(crate) mod fp8;
 #[cfg(not(target_arch = "nvptx64"))]
 pub(crate) mod narrow;
 pub mod tensor_map;

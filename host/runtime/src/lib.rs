@@ -23,6 +23,7 @@ mod tensor;
 
 pub use arch::Arch;
 pub use cuda::{Event, Graph, HeadsMap, OwnedStream};
+pub use cuda_std::fp8::{E4m3, E5m2, Fp8};
 pub use cuda_std::launch::{Argument, Entry, Kernel, Launcher};
 pub use device::Device;
 pub use dtype::{Dtype, Element, Scalar};

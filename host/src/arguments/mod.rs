@@ -61,6 +61,10 @@ pub enum Role {
     Offsets,
     /// An output that the caller passes.
     Output,
+    /// Quantized rows, in an 8-bit float dtype.
+    Quantized,
+    /// The f32 scales of quantized rows.
+    Scales,
 }
 
 /// The kinds of arguments that are not tensors.

@@ -128,9 +128,9 @@ impl Activation {
             Self::Fatrelu(threshold) => {
                 // torch rounds the threshold to the element type before it compares.
                 let threshold = match dtype {
-                    Dtype::F32 | Dtype::I64 | Dtype::I32 | Dtype::Bool => threshold,
                     Dtype::F16 => f16::from_f32(threshold).to_f32(),
                     Dtype::Bf16 => bf16::from_f32(threshold).to_f32(),
+                    _ => threshold,
                 };
                 return Ok(Function { threshold, ..Function::new(Function::FATRELU) });
             }

@@ -60,6 +60,8 @@ pub mod norm_gated_residual;
 pub mod qk_norm_rope;
 #[cfg(any(not(unit), unit = "qk_norm_rope_positions"))]
 pub mod qk_norm_rope_positions;
+#[cfg(any(not(unit), unit = "quantize_fp8"))]
+pub mod quantize_fp8;
 #[cfg(any(not(unit), unit = "residual_tanh_gated_rms_norm"))]
 pub mod residual_tanh_gated_rms_norm;
 #[cfg(any(not(unit), unit = "rms_norm"))]
@@ -109,6 +111,7 @@ pub(crate) static KERNELS: &[&[cuda_std::launch::Entry]] = &[
     norm_gated_residual::KERNELS,
     qk_norm_rope::KERNELS,
     qk_norm_rope_positions::KERNELS,
+    quantize_fp8::KERNELS,
     residual_tanh_gated_rms_norm::KERNELS,
     rms_norm::KERNELS,
     rms_norm_backward::KERNELS,

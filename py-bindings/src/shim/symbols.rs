@@ -58,6 +58,8 @@ functions! {
     aoti_torch_dtype_float32: fn() -> i32;
     aoti_torch_dtype_float16: fn() -> i32;
     aoti_torch_dtype_bfloat16: fn() -> i32;
+    aoti_torch_dtype_float8_e4m3fn: fn() -> i32;
+    aoti_torch_dtype_float8_e5m2: fn() -> i32;
     aoti_torch_dtype_int64: fn() -> i32;
     aoti_torch_dtype_int32: fn() -> i32;
     aoti_torch_dtype_bool: fn() -> i32;

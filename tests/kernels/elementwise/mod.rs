@@ -4,6 +4,8 @@
 pub(crate) mod activation;
 pub(crate) mod activation_input;
 pub(crate) mod gated_activation;
+pub(crate) mod quantize_fp8;
+pub(crate) mod quantize_fp8_input;
 
 use crate::support::test::Test;
 
@@ -13,4 +15,6 @@ pub(crate) const TESTS: &[&[Test]] = &[
     activation::TESTS,
     activation_input::TESTS,
     gated_activation::TESTS,
+    quantize_fp8::TESTS,
+    quantize_fp8_input::TESTS,
 ];

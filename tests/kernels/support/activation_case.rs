@@ -41,11 +41,9 @@ pub fn rounding<T: Element>(size: f64) -> f64 {
 
 fn epsilon<T: Element>() -> f64 {
     match T::DTYPE {
-        oxiwarp::Dtype::F32 | oxiwarp::Dtype::I64 | oxiwarp::Dtype::I32 | oxiwarp::Dtype::Bool => {
-            2.0_f64.powi(-24)
-        }
         oxiwarp::Dtype::F16 => 2.0_f64.powi(-11),
         oxiwarp::Dtype::Bf16 => 2.0_f64.powi(-8),
+        _ => 2.0_f64.powi(-24),
     }
 }
 

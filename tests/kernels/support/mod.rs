@@ -7,6 +7,7 @@ pub(crate) mod attention_case;
 pub(crate) mod cross_entropy_case;
 pub(crate) mod epilogue_case;
 pub(crate) mod errors;
+pub(crate) mod fp8_case;
 pub(crate) mod heads;
 pub(crate) mod layer_norm_case;
 pub(crate) mod linear_case;

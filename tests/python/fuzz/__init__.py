@@ -17,7 +17,7 @@ of a case are recorded as integers, and 0 is the simplest choice. To simplify a 
 these integers as long as the same check fails, as Hypothesis does.
 """
 
-from . import attention, elementwise, loss, modulation, norms, products, rotary  # noqa: F401  registers operators
+from . import attention, elementwise, loss, modulation, norms, products, quantize, rotary  # noqa: F401  registers operators
 from .case import OPERATORS
 from .engine import Outcome, Tally, key_of, minimise, run_case, run_number
 

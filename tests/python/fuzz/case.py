@@ -38,6 +38,8 @@ class Case:
     strides per tensor."""
     bits: tuple[int, ...] = ()
     """Indices of the results that must have the bits of a sequence of torch operators on every device."""
+    dtypes: tuple[torch.dtype, ...] = ()
+    """The dtypes of the results, if they are not the dtype of the first tensor."""
     special: str = "ordinary"
     """The kind of special rows in the inputs (e.g. constant rows), a key of `draw.SPECIAL`."""
     refusals: dict[str, Callable[[Sequence[Tensor]], bool]] = field(default_factory=dict)

@@ -19,11 +19,17 @@ FACTOR = 6.0
 # Additional factor for gradients. If a derivative is near 0, its terms cancel, and the error of the gradient
 # may then exceed the errors of all simulations.
 GRADIENT_FACTOR = 5.0
-SENTINEL = 77.0
+SENTINEL = 80.0  # all dtypes, even 8-bit floats, have this value
 # The absolute error that is always allowed. In float32 and bfloat16, results below the smallest normal number
 # may be flushed to 0, as the docstring of softmax documents. In float16, values near 0 are multiples of
 # 2^-24.
-SMALLEST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-24}
+SMALLEST = {
+    torch.float32: 2.0**-126,
+    torch.bfloat16: 2.0**-126,
+    torch.float16: 2.0**-24,
+    torch.float8_e4m3fn: 2.0**-9,
+    torch.float8_e5m2: 2.0**-16,
+}
 
 
 class Failed(Exception):
@@ -45,7 +51,7 @@ def bits(x: Tensor) -> Tensor:
     if not x.is_floating_point():
         return x
     x = torch.where(x.isnan(), torch.full_like(x, torch.nan), x)
-    return x.view(torch.int16 if x.element_size() == 2 else torch.int32)
+    return x.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[x.element_size()])
 
 
 def same_bits(some: Sequence[Tensor], others: Sequence[Tensor], check: str, what: str) -> None:
@@ -232,6 +238,7 @@ def check_forward(operator: Operator, case: Case, got: tuple[Tensor, ...], seed:
     """
     for at, y in enumerate(got):
         dtype = torch.float32 if not has_gradient(case, at) else case.dtype
+        dtype = case.dtypes[at] if case.dtypes else dtype
         if y.dtype != dtype or (operator.contiguous and not y.is_contiguous()):
             raise Failed("values", f"result {at} is {y.dtype} with strides {y.stride()}, expected {dtype}, contiguous")
     expected = expected_forward(operator, case, seed, [y.dtype for y in got])

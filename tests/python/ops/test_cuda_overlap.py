@@ -40,9 +40,9 @@ def steps(device, shape=SHAPE):
     for name, form in FORMS.items():
         if name not in INFOS and name.partition(", ")[2] not in form.info.extra:
             continue
-        sizes = [result.numel() for result in form.call(like, fakes)]
-        for at in {0, len(sizes) - 1}:
-            if sizes[at] == like.numel():
+        results = form.call(like, fakes)
+        for at in {0, len(results) - 1}:
+            if results[at].numel() == like.numel() and results[at].dtype == like.dtype:
                 made[name if at == 0 else f"{name}, last result"] = step(form, at, others)
     return made
 

@@ -203,6 +203,8 @@ MUTANTS = {
     "no gate of a residual": ("linear", other(gate=None)),
     "more roundings of a product": ("linear", other(mode="exact")),
     "matrix without a gradient": ("linear", without_gradient("weight")),
+    "no blocks": ("quantize_fp8", other(block=None)),
+    "one scale off": ("quantize_fp8", lambda right, **options: (lambda y, s: (y, s * 1.0001))(*right(**options))),
     "other pairs": ("rope", other(interleaved=False)),
     "tables without positions": ("rope", other(positions=None)),
     "norm without positions": ("qk_norm_rope", other(positions=None)),

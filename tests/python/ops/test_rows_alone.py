@@ -5,7 +5,7 @@ The tests cover every operator whose rows are independent of each other.
 
 import pytest
 import torch
-from helpers import random
+from helpers import random, same_bits
 from op_info import FORMS, Form, Operands
 from torch import Tensor
 
@@ -79,17 +79,18 @@ def results_of(form: Form, x: Tensor, others: Rows) -> list[Tensor]:
     """Return an operator's results and the gradient of its input `x`. Each of these tensors is a matrix with
     one row per row of `x`.
 
-    The gradient is left out in two cases, in which a row alone may give other bits:
+    The gradient is left out if the operator has none. It is also left out in two cases, in which a row alone may
+    give other bits:
 
     - `info.rows_of_gradient` is false: torch computes the gradient with a matrix product.
     - Each row has a separate scale. The backward pass of several rows then rounds the product of incoming gradient
       and scale. The backward pass of a single row does not round it.
     """
-    leaf = x.detach().requires_grad_()
+    leaf = x.detach().requires_grad_(form.info.differentiable)
     with torch.enable_grad():
         results = form.call(leaf[None], others)
     lines = [result.detach().reshape(len(x), -1) for result in results]
-    if others.own_scale or not form.info.rows_of_gradient:
+    if others.own_scale or not (form.info.rows_of_gradient and form.info.differentiable):
         return lines
     dy = others.rows_like(x, 1)[0]
     back = [dy[:, : line.shape[1]].reshape(result.shape) for line, result in zip(lines, results, strict=True)]
@@ -104,7 +105,7 @@ def check(name: str, count: int, cols: int, dtype: torch.dtype, device: torch.de
     for begin, end in ((0, 1), (0, 7), (count // 2, count // 2 + 1), (count - 1, count)):
         apart = results_of(form, x[begin:end], others.part(begin, end))
         for at, (whole, alone) in enumerate(zip(together, apart, strict=True)):
-            assert torch.equal(whole[begin:end], alone), f"{name}, rows {begin} to {end}, result {at}"
+            assert same_bits(whole[begin:end], alone), f"{name}, rows {begin} to {end}, result {at}"
 
 
 def test_every_op_on_rows_is_here():

@@ -6,12 +6,12 @@ import torch
 from helpers import random
 from models import net, net_input
 from op_info import FORMS
-from public_calls import NAMES, call_of
+from public_calls import DIFFERENTIABLE, call_of
 from torch.utils.checkpoint import checkpoint
 
 import oxiwarp
 
-CALLS = {name: call_of(name, "cpu") for name in NAMES}
+CALLS = {name: call_of(name, "cpu") for name in DIFFERENTIABLE}
 # These operators are linear in their first argument, so their second derivative is 0.
 LINEAR = [name for name in CALLS if FORMS[name].linear]
 CURVED = [name for name in CALLS if not FORMS[name].linear]

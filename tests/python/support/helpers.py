@@ -101,6 +101,14 @@ def same_roundings(y: Tensor, own: Tensor, units: int = 1) -> bool:
     return bool(off.max() <= units and (off != 0).double().mean() <= 0.01)
 
 
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors have equal values. For 8-bit floats, which `torch.equal` does not support on the
+    CPU, return whether they have equal bits."""
+    if a.is_floating_point() and a.element_size() == 1:
+        a, b = (x.contiguous().view(torch.uint8) for x in (a, b))
+    return torch.equal(a, b)
+
+
 def poisoned_like(x: Tensor) -> Tensor:
     """Return an output tensor full of NaN. A test can then find elements that a kernel does not write."""
     return torch.full_like(x, float("nan"), memory_format=torch.contiguous_format)

@@ -61,6 +61,7 @@ MADE = {  # the roles for which `Operands.make` makes tensors
     Role.PRODUCT_GATE,
 }
 KERNELS, TORCH = "kernels", "torch's operators"
+NO_GRADIENT = "none: fp8 is for inference"
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,11 @@ class OpInfo:
     def options(self) -> tuple[str, ...]:
         """Return the names of the arguments that are not operands."""
         return tuple(name for name in inspect.signature(self.function).parameters if name not in self.roles)
+
+    @property
+    def differentiable(self) -> bool:
+        """Return whether the operator has a gradient."""
+        return self.gradient != NO_GRADIENT
 
     @property
     def first(self) -> str:
@@ -303,6 +309,13 @@ SPECIAL = {
                 "rotation": (("q", "k", "cos", "sin"), {"norm": None}),
             },
         ),
+        # torch has few operators for 8-bit floats, so the tests use the second result, the scales.
+        OpInfo(
+            "quantize_fp8",
+            gradient=NO_GRADIENT,
+            result=1,
+            values={"block": (128,), "dtype": (torch.float8_e5m2,)},
+        ),
         OpInfo("residual_tanh_gated_rms_norm", norms.mochi_residual, linear=True),
         OpInfo("residual_tanh_gated_rms_norm_modulated", norms.mochi_chained),
         OpInfo("rms_norm_gated", norms.rms_norm_gated, f"{KERNELS}; {TORCH} for a sigmoid"),
@@ -322,4 +335,4 @@ SPECIAL = {
 INFOS = {name: SPECIAL.get(name, OpInfo(name)) for name in ops.FUNCTIONS}
 FORMS = {form.name: form for info in INFOS.values() for form in info.forms()}
 
-__all__ = ["FORMS", "INFOS", "KERNELS", "SPECIAL", "TORCH", "VALUES", "Form", "OpInfo", "Operands"]
+__all__ = ["FORMS", "INFOS", "KERNELS", "NO_GRADIENT", "SPECIAL", "TORCH", "VALUES", "Form", "OpInfo", "Operands"]

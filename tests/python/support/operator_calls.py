@@ -28,6 +28,7 @@ NUMBERS = {
     "dbias": True,
     "dgate": True,
     "dweight": True,
+    "e5m2": False,
     "eps": 1e-6,
     "exact": True,
     "gate_first": True,
@@ -40,6 +41,7 @@ NUMBERS = {
     "log": False,
     "norm": 2,
     "offset": -1,
+    "per_block": True,
     "rms": False,
     "rotary_dim": 0,
     "round_before_weight": True,
@@ -81,6 +83,10 @@ class Tensors:
                 return self.strided(batch, tokens, MATRIX_ROWS // 2 if gated else MATRIX_ROWS)
             case Role.OUTPUT:
                 return self.strided(batch, tokens, cols // 2 if halves else cols)
+            case Role.QUANTIZED:
+                return self.strided(batch, tokens, cols).to(torch.float8_e4m3fn)
+            case Role.SCALES:
+                return self.random(batch, tokens, -(-cols // 128), dtype=torch.float32)
             case Role.ROWS if Role.FACTOR in operator.roles.values():
                 return self.random(batch * tokens, cols)
             case Role.ROWS | Role.BRANCH:

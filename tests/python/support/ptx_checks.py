@@ -295,14 +295,20 @@ RESIDENCIES = {
 PACKS = re.compile(
     r"(?:activation|add_rms_norm|cross_entropy|gated_activation|gated_residual(?:_per_row)?|modulate"
     r"|gated_residual_backward_per_(?:group|token)"
-    r"|layer_norm_backward(?:_rows2)?|rms_norm|rms_norm_gated|softmax)(?:_backward)?(?:_sigmoid|_relu2|_inplace|_affine)?_(?:block|cluster)\d+"
+    r"|layer_norm_backward(?:_rows2)?|quantize_fp8_per_(?:block|row)|rms_norm|rms_norm_gated|softmax)(?:_backward)?(?:_sigmoid|_relu2|_inplace|_affine)?_(?:block|cluster)\d+"
 )
+# Kernels whose results are 8-bit floats. A thread stores one 8-bit float for each element that it loads.
+TO_FP8 = re.compile(r"quantize_fp8_per_(?:block|row)_block\d+")
 # A kernel loads a row in vectors. In addition, it may access single elements that do not belong to the row:
 # the position of a token, the gate of a row or its gradient, or the partial sum of a warp. This dict gives
 # the number of these accesses per kernel.
 SINGLE_ELEMENTS = {
     "gated_residual_per_row_block1": 2,
     "gated_residual_backward_per_row_warp2": 4,
+    "quantize_fp8_per_row_block2": 2,  # the scale, for each of two formats
+    "quantize_fp8_per_row_block4": 2,
+    "quantize_fp8_per_row_block8": 2,
+    "quantize_fp8_per_block_block4": 8,
     "rope_warp1": 2,
     "rope_block": 1,
     "rope_positions_block": 4,
@@ -338,7 +344,7 @@ def check_names(names: Iterable[str], op: str) -> list[str]:
 
 def check_width(sass: Sass) -> list[str]:
     """Check the width of global memory accesses: 16 bytes in kernels whose name matches `PACKS`, otherwise as
-    in `RESIDENCIES`.
+    in `RESIDENCIES`. The stores of kernels whose name matches `TO_FP8` have one byte for each loaded element.
 
     The kernels of attention and of products are not checked, because they move tiles instead of rows. Loads
     of kernel parameters do not count, because parameters are in constant memory. A generic `LD` or `ST`
@@ -350,16 +356,18 @@ def check_width(sass: Sass) -> list[str]:
         if match is None or name.startswith(TILED) or not (elements := RESIDENCIES[match["residency"]].elements):
             continue
         bits = 128 if PACKS.fullmatch(match["kernel"]) or match["dtype"] == "f32" else 16 * elements
+        stored = bits // (4 if match["dtype"] == "f32" else 2) if TO_FP8.fullmatch(match["kernel"]) else bits
+        least = {"LDG": bits, "LD": bits, "LDGSTS": bits, "STG": stored, "ST": stored}
         accesses = [
-            (opcode + modifiers, int(width[1]) if (width := _BITS.search(modifiers)) else 32)
+            (opcode + modifiers, int(width[1]) if (width := _BITS.search(modifiers)) else 32, least[opcode])
             for opcode, modifiers, *_ in code
-            if opcode in ("LDG", "STG", "LD", "ST", "LDGSTS")
+            if opcode in least
         ]
-        narrow = [access for access, width in accesses if width < bits]
+        narrow = [access for access, width, wanted in accesses if width < wanted]
         if len(narrow) > SINGLE_ELEMENTS.get(match["kernel"], 0):
             problems.append(f"{name}: narrow access: {len(narrow)} x {', '.join(sorted(set(narrow)))}")
-        wide = {access[:3] for access, width in accesses if width >= bits}
-        problems += [f"{name}: no {opcode} of {bits} bits" for opcode in ("LDG", "STG") if opcode not in wide]
+        wide = {access[:3] for access, width, wanted in accesses if width >= wanted}
+        problems += [f"{name}: no {opcode} of {least[opcode]} bits" for opcode in ("LDG", "STG") if opcode not in wide]
     return problems
 
 

@@ -15,6 +15,8 @@ SHAPE = (3, 4, 16)
 
 NAMES = tuple(FORMS)
 """The names of all forms (test calls of operators)."""
+DIFFERENTIABLE = tuple(name for name in NAMES if FORMS[name].info.differentiable)
+"""The names of the forms of operators with a gradient."""
 
 
 def call_of(name: str, device) -> tuple[Callable[[Tensor], Tensor], Tensor]:
@@ -35,4 +37,4 @@ def of_one_tensor(form: Form, others: Operands) -> Callable[[Tensor], Tensor]:
     return call
 
 
-__all__ = ["NAMES", "call_of"]
+__all__ = ["DIFFERENTIABLE", "NAMES", "call_of"]

@@ -1,5 +1,8 @@
-//! Conversions between f32 and the 16-bit floats, and arithmetic on pairs of 16-bit floats.
+//! Conversions from f32 to 16-bit and 8-bit floats, conversions of 16-bit floats to f32, and arithmetic on
+//! pairs of 16-bit floats.
 use half::f16;
+
+use crate::base::fp8::{E4M3, E5M2};
 
 pub use crate::base::narrow::{f32_to_bf16, f32_to_f16};
 
@@ -21,6 +24,16 @@ pub fn f32x2_to_f16x2(low: f32, high: f32) -> u32 {
 #[inline]
 pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
     u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16
+}
+
+#[inline]
+pub fn f32x2_to_e4m3x2(low: f32, high: f32) -> u16 {
+    u16::from_le_bytes([E4M3.code(low), E4M3.code(high)])
+}
+
+#[inline]
+pub fn f32x2_to_e5m2x2(low: f32, high: f32) -> u16 {
+    u16::from_le_bytes([E5M2.code(low), E5M2.code(high)])
 }
 
 macro_rules! pairs {

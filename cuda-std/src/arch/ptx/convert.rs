@@ -1,5 +1,7 @@
-//! Conversions between f32 and the 16-bit floats.
+//! Conversions from f32 to 16-bit and 8-bit floats, and conversions of 16-bit floats to f32.
 use core::arch::asm;
+
+use crate::base::fp8::{E4M3, E5M2, Format};
 
 #[inline(always)]
 pub fn f32_to_f16(value: f32) -> u16 {
@@ -74,4 +76,33 @@ pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
 #[inline(always)]
 pub fn bf16x2_to_f32x2(pair: u32) -> [f32; 2] {
     [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
+}
+
+macro_rules! fp8_pairs {
+    ($($name:ident: $format:expr, $instruction:literal;)*) => { $(
+        #[inline(always)]
+        pub fn $name(low: f32, high: f32) -> u16 {
+            if cfg!(not(target_feature = "sm_89")) {
+                const FORMAT: Format = $format;
+                return u16::from_le_bytes([FORMAT.code(low), FORMAT.code(high)]);
+            }
+            let pair: u16;
+            // SAFETY: the instruction accesses only registers. It needs sm_89. On older architectures, the
+            // function has returned before this line.
+            unsafe {
+                asm!(
+                    concat!($instruction, " {}, {}, {};"),
+                    out(reg16) pair,
+                    in(reg32) high,
+                    in(reg32) low,
+                    options(pure, nomem, nostack),
+                )
+            };
+            pair
+        }
+    )* };
+}
+fp8_pairs! {
+    f32x2_to_e4m3x2: E4M3, "cvt.rn.satfinite.e4m3x2.f32";
+    f32x2_to_e5m2x2: E5M2, "cvt.rn.satfinite.e5m2x2.f32";
 }

@@ -11,9 +11,13 @@
 use crate::arch::wgmma as arch;
 use crate::arch::wgmma::Accumulator as _;
 use crate::base::wgmma::Kind;
+pub use crate::numeric::fp8::{E4m3, E5m2};
 
-/// An element type of the operands. For some element types, Rust has no number type. This module represents
-/// such an element type by an empty enum, such as [`E4m3`], which has no values and serves only as a name.
+/// An element type of the operands. For some element types, there is no number type. This module represents
+/// such an element type by an empty enum, such as [`Tf32`], which has no values and serves only as a name.
+///
+/// A multiplication of 16-bit floats has 16 elements along K. With [`E4m3`] or [`E5m2`], it has 32 elements
+/// along K, and the tensor core keeps 14 significant bits of a sum.
 pub trait Operand: Copy {
     /// The types of both operands, for the instruction.
     #[doc(hidden)]
@@ -38,15 +42,12 @@ macro_rules! names {
 operands! {
     half::bf16 = Bf16;
     half::f16 = F16;
+    E4m3 = E4m3;
+    E5m2 = E5m2;
 }
 names! {
     /// tf32: the upper 19 bits of an f32. A multiplication has 8 elements along K.
     Tf32;
-    /// `float8_e4m3fn`. A multiplication has 32 elements along K. The tensor core keeps 14 significant bits
-    /// of a sum.
-    E4m3;
-    /// `float8_e5m2`, as [`E4m3`].
-    E5m2;
     /// The left operand is [`E4m3`], the right operand [`E5m2`].
     E4m3E5m2;
     /// The left operand is [`E5m2`], the right operand [`E4m3`].

@@ -21,6 +21,7 @@ use crate::simt::mem::{self, Load, Store};
 
 mod bounds;
 mod f32_vec;
+pub mod fp8;
 mod index;
 pub use index::RowIndex;
 
@@ -59,6 +60,12 @@ impl Rows {
     /// and `element` is the size of one element in bytes.
     pub fn is_lines(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, l2::LINE as usize)
+    }
+
+    /// Returns whether a thread can write `len` consecutive 8-bit floats with one store in all rows. A row
+    /// has `cols` elements. [`fp8::Fp8RowMut`] writes such rows.
+    pub fn is_fp8_vector(&self, cols: u32, len: u32) -> bool {
+        self.is_aligned(cols, 1, len as usize)
     }
 
     /// Returns whether all rows start and end at an address that is a multiple of `bytes`. A row has `cols`

@@ -47,6 +47,8 @@ class Role(enum.Enum):
     PRODUCT_GATE = "broadcasts to a PRODUCT, in the dtype of the rows or in float32; its last dimension is M or 1"
     FACTOR = "`[N, M]`, in the dtype of the rows: the second factor of a product with M columns"
     OUTPUT = "the shape and dtype of the result, which is written to it"
+    QUANTIZED = "the shape of the rows, in float8_e4m3fn or float8_e5m2"
+    SCALES = "`[..., 1]` or `[..., ceil(N / 128)]`, float32: the scales of QUANTIZED rows"
 
 
 class Operator(NamedTuple):
