@@ -237,10 +237,6 @@ def test_operator(call, device):
             "gate has shape [3, 8], expected one that broadcasts to [3, 32]",
         ),
         (
-            lambda x, w, r: oxiwarp.linear(x, w, residual=r, gate=r[0, 0]),
-            "gate has shape [], expected a last dimension of 32",
-        ),
-        (
             lambda x, w, r: oxiwarp.linear(x, w, epilogue="geglu", out=r.clone()),
             "out has shape [3, 32], expected [3, 16]",
         ),
@@ -289,3 +285,17 @@ def test_large_calls(with_gate, dtype, cuda):
     for epilogue in (*ACTIVATIONS, *GATED):
         y = oxiwarp.linear(x, weight, bias, epilogue=epilogue)
         assert torch.equal(y, separate(x, weight, bias, epilogue=epilogue)), epilogue
+
+
+@torch.enable_grad()
+def test_gate_without_dimension(device):
+    """A gate without dimensions gives the bits and the gradient of a gate with one number."""
+    x, weight, residual = (random(shape, torch.bfloat16, device, 1) for shape in ((4, 16), (8, 16), (4, 8)))
+    found = []
+    for shape in ((), (1,)):
+        gate = torch.full(shape, 0.3, dtype=torch.bfloat16, device=device, requires_grad=True)
+        y = oxiwarp.linear(x, weight, residual=residual, gate=gate)
+        y.sum().backward()
+        found.append((y, gate.grad.reshape(())))
+        assert gate.grad.shape == shape
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

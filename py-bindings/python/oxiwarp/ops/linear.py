@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ._checks.rows import check_modulation, is_exact
 from ._function import Function, apply
+from ._mixed import chosen
 from ._modulation_backward import Modulation, gated
 from ._once_differentiable import once
 from ._product import check_product, matrix, product_gradients, transposed
@@ -296,9 +297,9 @@ def linear(
             "silu_and_mul", "gelu_and_mul" or "gelu_tanh_and_mul".
         residual (Tensor | None): shape `[..., N]`, in the dtype of `x`, with any strides. If it is given, the result is
             `residual + gate * (x @ weight.T + bias)`. `epilogue` and `residual` cannot both be given.
-        gate (Tensor | None): broadcasts to `residual`, in the dtype of `x` or in float32. Its last dimension is N or 1.
-            It may have the shapes and strides of the gate of `gated_residual`. Without a gate, the result is
-            `residual + x @ weight.T + bias`.
+        gate (Tensor | None): broadcasts to `residual`, in the dtype of `x` or in float32. Its last dimension is N or 1,
+            or it has no dimension. It may have the shapes and strides of the gate of `gated_residual`. Without a gate,
+            the result is `residual + x @ weight.T + bias`.
         mode (str): "exact" rounds the product, and then each step of the activation or residual, as separate functions
             do. "fast" rounds only the result.
         out (Tensor | None): tensor with the shape of the result, and the dtype and device of `x`, to which the
@@ -350,6 +351,7 @@ def linear(
         others = {"bias": bias, "residual": residual, "gate": gate, "out": out}
         refuse_types("linear", {"x": x, "weight": weight}, others)
     grad, exact = needs_grad(x, weight, bias, residual, gate, out), is_exact("linear", mode)
+    gate = None if gate is None else chosen(gate, None)
     try:
         kernel = _kernel(epilogue, residual, gate, exact)
         if grad:
