@@ -25,9 +25,12 @@ from ..norms.forward import inverse
 from ..sites import RAN, Site
 from . import operands
 from .deferred import computed, joined
+from .direct_calls import direct
 from .factor_norms import eps_of
 from .identities import identity, signature
 from .later_calls import At, LaterCalls, Own, rows_of
+from .layer_calls import opened
+from .masks import mask
 from .operands import Norm, branch_and_gate, unmodulated
 from .rotary_calls import RotaryCalls
 
@@ -328,6 +331,7 @@ METHODS = (
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
 OTHERS = {"joined": joined, "computed": computed, "identity": identity, "signature": signature}
+OTHERS |= {"opened": opened, "mask": mask, "direct": direct}
 """Functions that rewritten methods call and that do not depend on the options of `patch`."""
 FUNCTIONS = (*METHODS, *OTHERS)
 

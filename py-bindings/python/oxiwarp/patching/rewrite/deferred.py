@@ -211,6 +211,13 @@ class LaterSum(Deferred):
         return self.total
 
 
+def given(x: Tensor) -> LaterSum:
+    """Return a `LaterSum` whose sum is computed already: the tensor `x`."""
+    made = LaterSum(None, None, ("plain_sum",), {"x": x}, computed)
+    made.total, made.terms = x, {}
+    return made
+
+
 def computed(x: Any) -> Any:
     """If `x` is a `Deferred` (a placeholder for a tensor), compute and return the tensor. Return any other
     value unchanged."""
@@ -269,6 +276,7 @@ __all__ = [
     "Rotated",
     "computed",
     "deferred",
+    "given",
     "joined",
     "original",
     "rejected",

@@ -1,0 +1,66 @@
+"""Calls submodules of a rewritten method without `nn.Module.__call__`, which saves Python time.
+
+If a decoder generates one token per step, Python takes more time than the GPU, and each call of a module takes as much
+Python time as the launch of a kernel. In methods of transformers, `self.linear(x)` therefore becomes
+`direct(self, "linear", x)`. If gradients are disabled and the module has no hooks, this function calls `F.linear` or
+the module's `forward`. Otherwise it calls the module.
+"""
+
+import ast
+import inspect
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.modules import module as modules
+
+from .flow import is_self
+from .method import PREFIX
+
+DIRECT = "direct"
+LINEAR, CALL = nn.Linear.forward, nn.Module.__call__
+compiling = torch.compiler.is_compiling
+
+
+def replace_calls(tree: ast.FunctionDef, cls: type) -> None:
+    """Replace the calls of submodules with one argument in `tree`, which is a method of the class `cls`."""
+    for node in ast.walk(tree):
+        called = node.func if isinstance(node, ast.Call) else None
+        if not isinstance(called, ast.Attribute) or not is_self(called.value):
+            continue
+        assert isinstance(node, ast.Call)
+        single = len(node.args) == 1 and not node.keywords and not isinstance(node.args[0], ast.Starred)
+        if single and inspect.getattr_static(cls, called.attr, None) is None:
+            node.args = [called.value, ast.copy_location(ast.Constant(called.attr), called), *node.args]
+            node.func = ast.copy_location(ast.Name(PREFIX + DIRECT, ast.Load()), called)
+
+
+def direct(owner: Any, name: str, x: Any) -> Any:
+    """Return `owner.name(x)`, where `name` is usually a submodule."""
+    if compiling() or torch.is_grad_enabled() or modules._global_forward_hooks or modules._global_forward_pre_hooks:
+        return getattr(owner, name)(x)
+    held = owner.__dict__
+    module = held["_modules"].get(name) if "_modules" in held and name not in held else None
+    if module is None or not is_bare(module):
+        return getattr(owner, name)(x)
+    cls = type(module)
+    if cls is nn.Linear:
+        own = module.__dict__
+        parameters = own["_parameters"]
+        plain = cls.forward is LINEAR and "weight" not in own and "bias" not in own
+        if plain and "weight" in parameters and "bias" in parameters:
+            return F.linear(x, parameters["weight"], parameters["bias"])
+    return cls.forward(module, x) if cls.__call__ is CALL else module(x)
+
+
+def is_bare(module: Any) -> bool:
+    """Return whether a call of the module does nothing but call the `forward` of its class. Backward hooks do not
+    matter, because gradients are disabled."""
+    held = module.__dict__
+    if held["_forward_hooks"] or held["_forward_pre_hooks"] or "forward" in held:
+        return False
+    return held.get("_compiled_call_impl") is None and torch._C._get_tracing_state() is None
+
+
+__all__ = ["DIRECT", "direct", "replace_calls"]
