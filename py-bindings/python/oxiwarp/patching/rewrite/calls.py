@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ... import ops
+from ..class_swap import RECIPE
 from ..fusions.core.attention import dispatched, sdpa
 from ..fusions.core.linear import LaterLinear, may_defer
 from ..fusions.core.operands import as_rows
 from ..fusions.shared.feed_forward import later_branch
 from ..fusions.shared.residual_layer_norm import zeros
-from ..norms.forward import inverse
+from ..norms.forward import NormRecipe, inverse
 from ..sites import RAN, Site
 from . import operands
 from .deferred import computed, joined
@@ -34,10 +35,12 @@ from .masks import mask
 from .operands import Norm, branch_and_gate, unmodulated
 from .rotary_calls import RotaryCalls
 
+PLAIN_SUM, PLAIN_NORM = ("plain_sum",), ("plain_norm", False)
 GELUS = {"none": ops.gelu, "tanh": ops.gelu_tanh}
 REPLACED = "a function was replaced after patch"
 
 compiling = torch.compiler.is_compiling
+tracing = torch.compiler.is_dynamo_compiling
 
 
 class Options(NamedTuple):
@@ -86,7 +89,7 @@ class Calls(LaterCalls, RotaryCalls):
         If the result is None, the caller evaluates the original expression. If torch also rejects the shapes, the user
         gets torch's error.
         """
-        if compiling():
+        if tracing():
             return run()
         try:
             made = run()
@@ -95,7 +98,7 @@ class Calls(LaterCalls, RotaryCalls):
         except RuntimeError as error:
             self.site(at).note(str(error).splitlines()[0])
             return None
-        self.site(at).note(RAN)
+        self.sites[at if type(at) is int else at[0]].outcomes[RAN] += 1  # type: ignore[index]
         return made
 
     def gated_residual(self, at: At, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
@@ -232,6 +235,10 @@ class Calls(LaterCalls, RotaryCalls):
         In `terms`, the names of the norm's operands start with "norm_". The other operands are those of the
         sum. `casts_to_sum` says whether the result of the norm is cast to the dtype of the sum.
         """
+        if of_norm == PLAIN_NORM and of_sum == PLAIN_SUM and not casts_to_sum and len(terms) == 3:
+            made = self.add_rms_norm(at, terms["x"], terms["y"], terms["norm_norm"])
+            if made is not None:
+                return made
         given = {name[5:]: terms.pop(name) for name in tuple(terms) if name.startswith("norm_")}
 
         def apart(total: Any, replaced: bool = False) -> tuple[Any, Any]:
@@ -264,6 +271,32 @@ class Calls(LaterCalls, RotaryCalls):
             total = self.attempt(at, lambda: gated_residual(rows_of(x, y), gate, self.mode))
         total = own_sum(**terms) if total is None else total
         return total, own_norm(x=total, **given, **({"target": total} if casts_to_sum else {}))
+
+    def add_rms_norm(self, at: At, x: Any, y: Any, norm: Any) -> tuple[Any, Any] | None:
+        """Return the sum `x + y` and its norm. Return None if only `sum_and_norm` can decide how to compute them.
+
+        A decoder layer computes two such norms. This function makes fewer calls than `sum_and_norm`, because Python
+        takes more time than the GPU if a decoder generates one token per step.
+        """
+        if tracing() or not type(x) is type(y) is Tensor or not isinstance(norm, nn.Module) or type(at) is not int:
+            return None
+        same = x.shape == y.shape and x.dtype == y.dtype and x.is_contiguous() and y.is_contiguous()
+        recipe = norm.__dict__.get(RECIPE)
+        if not same or x.device != y.device or type(recipe) is not NormRecipe or operands.unusable(x, self.cpu_kernels):
+            return None
+        known = operands.norm_of(norm, x, wide=False, modulated=False)
+        if isinstance(known, str):
+            return None
+        try:
+            normed, total = ops.add_rms_norm(
+                y, x, known.weight, known.eps, weight_offset=known.offset, rounding=known.rounding
+            )
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            return None
+        self.sites[at].outcomes[RAN] += 1
+        return total, normed
 
     def norm_of_sum(
         self,
@@ -354,7 +387,9 @@ def two_terms(of_sum: tuple[Any, ...], terms: dict[str, Any]) -> dict[str, Tenso
     tensor. In `x + a * b` with a number `a` or `b`, compute the product first.
     """
     if of_sum[0] == "plain_sum":
-        return operands.expanded(terms["x"], terms["y"])
+        x, y = terms["x"], terms["y"]
+        same = type(x) is type(y) is Tensor and x.shape == y.shape
+        return None if same else operands.expanded(x, y)
     x, a, b = terms["x"], terms["a"], terms["b"]
     if operands.is_number(a):
         a, b = b, a
@@ -376,7 +411,7 @@ def gated(op: Callable[..., Tensor], gate: Tensor, up: Tensor, mode: str) -> Ten
     The operator `op` computes the activation and usually the product. If it computes only the activation,
     torch computes the product.
     """
-    order = None if compiling() or gate.is_contiguous() else operands.memory_order(gate, up)
+    order = None if gate.is_contiguous() or compiling() else operands.memory_order(gate, up)
     if order is not None:
         gate, up = gate.permute(order), up.permute(order)
     made = op(gate, up, mode=mode) if op.__name__.endswith("_and_mul") else op(gate, mode=mode) * up

@@ -5,7 +5,6 @@ result. The function that replaces the rotary embedding then computes norm and r
 supports both, this function first computes the norm, with a kernel for norms or with the norm's module.
 """
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +51,8 @@ class Normed(Deferred):
     def viewed(self, name: str, args: tuple[Any, ...]) -> Any:
         """Return a `Normed` for a view of the norm's result. The view is the result of the tensor method
         `name` with the arguments `args`."""
-        made = copy.copy(self)
+        made = Normed.__new__(Normed)
+        made.__dict__.update(self.__dict__)
         made.x, made.views = getattr(self.x, name)(*args), [*self.views, (name, args)]
         made.shape = made.x.shape
         return made

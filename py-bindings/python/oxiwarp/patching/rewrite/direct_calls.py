@@ -20,7 +20,6 @@ from .method import PREFIX
 
 DIRECT = "direct"
 LINEAR, CALL = nn.Linear.forward, nn.Module.__call__
-compiling = torch.compiler.is_compiling
 
 
 def replace_calls(tree: ast.FunctionDef, cls: type) -> None:
@@ -36,31 +35,29 @@ def replace_calls(tree: ast.FunctionDef, cls: type) -> None:
             node.func = ast.copy_location(ast.Name(PREFIX + DIRECT, ast.Load()), called)
 
 
+def traced(owner: Any, name: str, x: Any) -> Any:
+    """Return `owner.name(x)`. torch.compile traces this function instead of `direct`, whose checks would add guards."""
+    return getattr(owner, name)(x)
+
+
 def direct(owner: Any, name: str, x: Any) -> Any:
     """Return `owner.name(x)`, where `name` is usually a submodule."""
-    if compiling() or torch.is_grad_enabled() or modules._global_forward_hooks or modules._global_forward_pre_hooks:
+    if torch.is_grad_enabled() or modules._global_forward_hooks or modules._global_forward_pre_hooks:
         return getattr(owner, name)(x)
     held = owner.__dict__
     module = held["_modules"].get(name) if "_modules" in held and name not in held else None
-    if module is None or not is_bare(module):
+    if module is None or torch._C._get_tracing_state() is not None:
         return getattr(owner, name)(x)
-    cls = type(module)
-    if cls is nn.Linear:
-        own = module.__dict__
+    own, cls = module.__dict__, type(module)
+    # Backward hooks do not matter, because gradients are disabled.
+    hooked = own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own
+    if hooked or own.get("_compiled_call_impl") is not None or cls.__call__ is not CALL:
+        return module(x)
+    if cls is nn.Linear and cls.forward is LINEAR:
         parameters = own["_parameters"]
-        plain = cls.forward is LINEAR and "weight" not in own and "bias" not in own
-        if plain and "weight" in parameters and "bias" in parameters:
+        if "weight" in parameters and "bias" in parameters and not ("weight" in own or "bias" in own):
             return F.linear(x, parameters["weight"], parameters["bias"])
-    return cls.forward(module, x) if cls.__call__ is CALL else module(x)
+    return cls.forward(module, x)
 
 
-def is_bare(module: Any) -> bool:
-    """Return whether a call of the module does nothing but call the `forward` of its class. Backward hooks do not
-    matter, because gradients are disabled."""
-    held = module.__dict__
-    if held["_forward_hooks"] or held["_forward_pre_hooks"] or "forward" in held:
-        return False
-    return held.get("_compiled_call_impl") is None and torch._C._get_tracing_state() is None
-
-
-__all__ = ["DIRECT", "direct", "replace_calls"]
+__all__ = ["DIRECT", "direct", "replace_calls", "traced"]

@@ -15,7 +15,7 @@ OPEN = "_oxiwarp_open"
 CHECKPOINTING = "transformers.modeling_layers"
 """The Python module with a base class of layers whose `__call__` calls `nn.Module.__call__`, possibly with gradient
 checkpointing."""
-compiling = torch.compiler.is_compiling
+tracing = torch.compiler.is_dynamo_compiling
 
 
 def opened(layer: Any, x: Any) -> Any:
@@ -23,7 +23,7 @@ def opened(layer: Any, x: Any) -> Any:
 
     If the layer may return a placeholder for a sum, the argument is a `LaterSum`. Otherwise it is a tensor.
     """
-    if compiling() or (type(x) is not LaterSum and type(x) not in PLAIN):
+    if tracing() or (type(x) is not LaterSum and type(x) not in PLAIN):
         return x
     if not is_open(layer):
         return computed(x)

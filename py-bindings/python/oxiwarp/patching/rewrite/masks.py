@@ -23,7 +23,7 @@ CAUSAL = "create_causal_mask"
 WITHOUT_MASK = ("sdpa", "oxiwarp")
 """Implementations of attention that take None for a causal mask."""
 OPTIONS = {"attention_mask", "config", "inputs_embeds", "past_key_values", POSITIONS}
-compiling = torch.compiler.is_compiling
+tracing = torch.compiler.is_dynamo_compiling
 
 
 def replace_masks(tree: ast.FunctionDef, add: Callable[[ast.expr], Any]) -> bool:
@@ -103,7 +103,7 @@ def mask(function: Callable[..., Any], counted: Any, others: dict[str, Any] | No
     if getattr(function, "__module__", "") != MODULE or given.get("attention_mask") is not None:
         return function(**given)
     known = counted is not None and given.get(POSITIONS) is counted
-    if compiling() and needs_none(function, known, others, given):
+    if tracing() and needs_none(function, known, others, given):
         return None
     return function(**{**given, POSITIONS: None} if known else given)
 

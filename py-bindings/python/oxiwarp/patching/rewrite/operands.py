@@ -349,7 +349,7 @@ def unmodulated(module: Any, x: Tensor, wide: bool, target: Any) -> Norm | str:
     `wide` says whether the original code casts `x` to float32. The original code casts the result to
     `target`, unless `target` is None.
     """
-    result = dtype_of(target)
+    result = None if target is None else dtype_of(target)
     if result not in (None, x.dtype) or (wide and result is None and x.dtype != FLOAT):
         return DTYPES
     return norm_of(module, x, wide, modulated=False)

@@ -21,6 +21,7 @@ from ..report import NO_KERNEL
 from ..sites import SITES, Site
 from .calls import FUNCTIONS, Options, calls
 from .deferred import LaterSum
+from .direct_calls import DIRECT, traced
 from .factor_norms import probe
 from .layer_calls import OPEN, has_plain_call
 from .method import Unreadable, tree_of, undecorated
@@ -30,7 +31,7 @@ from .sums import returned
 
 COPIES, SIGNATURES = "operations that return a copy, left out", "signature of the processor, looked up once"
 MASKS = "no mask where it is causal and attention knows it"
-compiling = torch.compiler.is_compiling
+tracing = torch.compiler.is_dynamo_compiling
 
 
 @dataclass(frozen=True)
@@ -85,16 +86,19 @@ class RewrittenRecipe:
     ) -> Any:
         """Return the rewritten version of `own`, which is a method of the class `base`. `functions` are the functions
         that it calls. `opened` is its version for calls with a placeholder, or None."""
-        new = rewritten.bind(own, functions)
-        # If the method makes attention masks, its first argument has token ids.
-        decodes, inlined = is_decoders(base) and not rewritten.masks, tuple(rewritten.inlined.items())
+        new, compiled = rewritten.bind(own, functions), rewritten.bind(own, {**functions, DIRECT: traced})
+        decodes, masks, inlined = is_decoders(base), rewritten.masks, tuple(rewritten.inlined.items())
 
         @functools.wraps(own)
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
             if opened is not None and type(args[0] if args else None) is LaterSum:
                 return opened(self, *args, **kwargs)
-            few = decodes and compiling() and is_few(args[0] if args else next(iter(kwargs.values()), None))
-            return (new if RECIPE in self.__dict__ and not few else own)(self, *args, **kwargs)
+            made = new
+            if decodes and tracing():
+                # If the method makes attention masks, its first argument has token ids.
+                few = not masks and is_few(args[0] if args else next(iter(kwargs.values()), None))
+                made = own if few else compiled
+            return (made if RECIPE in self.__dict__ else own)(self, *args, **kwargs)
 
         @functools.wraps(own)
         def run_if_known(self: Any, *args: Any, **kwargs: Any) -> Any:
