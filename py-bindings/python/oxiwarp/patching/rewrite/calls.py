@@ -16,13 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ... import ops
-from ..class_swap import RECIPE
 from ..fusions.core.attention import dispatched, sdpa
 from ..fusions.core.linear import LaterLinear, may_defer
 from ..fusions.core.operands import as_rows
 from ..fusions.shared.feed_forward import later_branch
 from ..fusions.shared.residual_layer_norm import zeros
-from ..norms.forward import NormRecipe, inverse
+from ..norms.forward import inverse
 from ..sites import RAN, Site
 from . import operands
 from .deferred import computed, joined
@@ -281,16 +280,14 @@ class Calls(LaterCalls, RotaryCalls):
         if tracing() or not type(x) is type(y) is Tensor or not isinstance(norm, nn.Module) or type(at) is not int:
             return None
         same = x.shape == y.shape and x.dtype == y.dtype and x.is_contiguous() and y.is_contiguous()
-        recipe = norm.__dict__.get(RECIPE)
-        if not same or x.device != y.device or type(recipe) is not NormRecipe or operands.unusable(x, self.cpu_kernels):
+        if not same or x.device != y.device or operands.unusable(x, self.cpu_kernels):
             return None
-        known = operands.norm_of(norm, x, wide=False, modulated=False)
-        if isinstance(known, str):
+        known = operands.plain_rms_norm(norm, x)
+        if known is None:
             return None
+        _, weight, _, eps, offset, rounding = known
         try:
-            normed, total = ops.add_rms_norm(
-                y, x, known.weight, known.eps, weight_offset=known.offset, rounding=known.rounding
-            )
+            normed, total = ops.add_rms_norm(y, x, weight, eps, weight_offset=offset, rounding=rounding)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
@@ -319,7 +316,7 @@ class Calls(LaterCalls, RotaryCalls):
         if isinstance(op, str):
             self.site(at).note(op)
             return own(**factors)
-        made = self.attempt(at, lambda: gated(op, gate, up, self.mode))
+        made = self.attempt(at, functools.partial(gated, op, gate, up, self.mode))
         return own(**factors) if made is None else made
 
     def gelu(self, at: int, function: Callable[..., Any], x: Any, approximate: str = "none") -> Any:

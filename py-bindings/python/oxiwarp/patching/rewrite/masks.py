@@ -2,7 +2,8 @@
 
 If the caller of a model gives no positions, the model counts them: 0, 1, 2 and so on. A function of transformers that
 makes a mask then looks for packed sequences in these positions, and Python waits for the GPU. The rewritten method does
-not pass counted positions to this function. Under torch.compile, it also makes no mask if attention needs none.
+not pass counted positions to this function. If attention needs no mask tensor, the method makes none. transformers also
+makes none in eager mode, but under torch.compile only from torch 2.14 on.
 """
 
 import ast
@@ -23,7 +24,6 @@ CAUSAL = "create_causal_mask"
 WITHOUT_MASK = ("sdpa", "oxiwarp")
 """Implementations of attention that take None for a causal mask."""
 OPTIONS = {"attention_mask", "config", "inputs_embeds", "past_key_values", POSITIONS}
-tracing = torch.compiler.is_dynamo_compiling
 
 
 def replace_masks(tree: ast.FunctionDef, add: Callable[[ast.expr], Any]) -> bool:
@@ -103,7 +103,7 @@ def mask(function: Callable[..., Any], counted: Any, others: dict[str, Any] | No
     if getattr(function, "__module__", "") != MODULE or given.get("attention_mask") is not None:
         return function(**given)
     known = counted is not None and given.get(POSITIONS) is counted
-    if tracing() and needs_none(function, known, others, given):
+    if needs_none(function, known, others, given):
         return None
     return function(**{**given, POSITIONS: None} if known else given)
 
