@@ -409,6 +409,7 @@ def gated(op: Callable[..., Tensor], gate: Tensor, up: Tensor, mode: str) -> Ten
     torch computes the product.
     """
     order = None if gate.is_contiguous() or compiling() else operands.memory_order(gate, up)
+    order = None if order == list(range(gate.dim())) else order
     if order is not None:
         gate, up = gate.permute(order), up.permute(order)
     made = op(gate, up, mode=mode) if op.__name__.endswith("_and_mul") else op(gate, mode=mode) * up
