@@ -151,6 +151,10 @@ class Calls(LaterCalls, RotaryCalls):
         _, wide, inner = options
         return branch_and_gate(x, a, b, wide, inner, terms.get("target"), self.cpu_kernels)
 
+    def is_scaled(self, options: tuple[Any, ...], terms: dict[str, Any]) -> bool:
+        """Return whether a sum is `x + a * b` with a number `a` or `b`."""
+        return options[0] == "gated_residual" and two_terms(options, terms) is not None
+
     def norm(self, options: tuple[Any, ...], given: dict[str, Any]) -> Norm | str:
         """Return the `Norm` (parameters of a norm) for `norm(x) * (1 + scale) + shift` or `norm(x)`, or a
         reason why no kernel computes the expression."""

@@ -36,6 +36,7 @@ class LaterCalls:
     attempt: Callable[..., Any]
     replaced: Callable[[At], str | None]
     branch: Callable[..., Any]
+    is_scaled: Callable[..., bool]
     gated_residual: Callable[..., Any]
     modulated_norm: Callable[..., Any]
     sum_and_norm: Callable[..., Any]
@@ -45,7 +46,7 @@ class LaterCalls:
         operands, compute and return the sum."""
         x, y = terms["x"], terms.get("y")
         alike = at is None and type(x) is type(y) is Tensor and x.shape == y.shape and x.dtype == y.dtype
-        if not alike and isinstance(self.branch(options, terms), str):
+        if not alike and isinstance(self.branch(options, terms), str) and not self.is_scaled(options, terms):
             return self.sum_now(at, own, options, **terms)
         return LaterSum(at, own, options, terms, self.sum_now)
 
