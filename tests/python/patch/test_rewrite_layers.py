@@ -67,6 +67,40 @@ class Early(Layer):
         return x
 
 
+class Other(Layer):
+    """A layer whose second argument is a tensor."""
+
+    def forward(self, x, other=None):
+        residual = x
+        x = self.mix(self.norm1(x) + other.relu())
+        x = residual + x
+        y = self.feed(self.norm2(x))
+        x = x + y
+        return x
+
+
+class RoundingRMSNorm(nn.Module):
+    """An RMSNorm that rounds before it multiplies by the weight, as Llama's."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(COLUMNS))
+        self.variance_epsilon = 1e-6
+
+    def forward(self, x):
+        y = x.float()
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * y.to(x.dtype)
+
+
+class Rounded(Layer):
+    """A layer with such norms."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = RoundingRMSNorm(), RoundingRMSNorm()
+
+
 class Model(nn.Module):
     """A model that runs its layers in a loop."""
 
@@ -116,6 +150,15 @@ class Captured(Model):
         return self.norm(x) + y
 
 
+class Again(Model):
+    """A model that passes the result of the last layer twice."""
+
+    def forward(self, x, scales=None):
+        for layer in self.layers:
+            x = layer(x, other=x)
+        return self.norm(x)
+
+
 class Listed(Model):
     """A model whose loop hands the layer to another function."""
 
@@ -157,10 +200,11 @@ def rows(dtype=torch.float32):
     return random((2, 5, COLUMNS), dtype, "cpu", seed=3)
 
 
+@pytest.mark.parametrize("kind", [Layer, Rounded])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_joined(dtype):
+def test_joined(dtype, kind):
     """One kernel computes the last sum of a layer and the next norm. No bit of the result changes."""
-    stock, made, apart = both(dtype=dtype)
+    stock, made, apart = both(dtype=dtype, kinds=(kind, kind, kind))
     y = made(rows(dtype))
     assert torch.equal(y, apart(rows(dtype)))
     torch.testing.assert_close(y, stock(rows(dtype)), rtol=0, atol=1e-5 if dtype == torch.float32 else 0.1)
@@ -179,6 +223,7 @@ def test_joined(dtype):
         (Branching, (Layer, Layer), 2),
         (Captured, (Layer, Layer), 2),
         (Listed, (Layer, Layer), 2),
+        (Again, (Other, Other), 2),
     ],
 )
 def test_kinds(cls, kinds, count):
@@ -245,15 +290,20 @@ def tensors(args):
 
 
 def test_global_hooks():
-    """With a hook for all modules, the layers return tensors."""
+    """With a hook for all modules, the layers return tensors, and the norms run."""
     _, made, _ = both()
-    seen = []
-    handle = nn.modules.module.register_module_forward_hook(lambda module, args, y: seen.append((type(args[0]), type(y))))
+    seen, norms = [], []
+
+    def hook(module, args, y):
+        seen.extend((type(args[0]), type(y)))
+        norms.append(isinstance(module, nn.RMSNorm))
+
+    handle = nn.modules.module.register_module_forward_hook(hook)
     try:
         made(rows())
     finally:
         handle.remove()
-    assert {kind for pair in seen for kind in pair} == {torch.Tensor}
+    assert set(seen) == {torch.Tensor} and sum(norms) == 7
 
 
 def test_gradients():

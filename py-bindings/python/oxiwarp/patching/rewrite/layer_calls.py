@@ -35,7 +35,7 @@ def is_open(layer: Any) -> bool:
     layer is neither compiled nor checkpointed."""
     cls = type(layer)
     # A class that another tool derived from the class of `patch` has another `__dict__`.
-    if OPEN not in cls.__dict__ or RECIPE not in layer.__dict__ or "forward" in layer.__dict__:
+    if OPEN not in cls.__dict__ or RECIPE not in layer.__dict__:
         return False
     if hooks_everywhere() or has_hooks(layer) or layer.__dict__.get("_compiled_call_impl") is not None:
         return False

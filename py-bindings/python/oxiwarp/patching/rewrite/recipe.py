@@ -244,9 +244,9 @@ def site_of(chain: Found) -> Site:
     return Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values()))
 
 
-def place_of(chain: Found) -> tuple[Any, ...]:
+def place_of(chain: Found) -> tuple[int, str]:
     """Return the place of a chain in the source of its method."""
-    return chain.line, chain.source, chain.ops
+    return chain.line, chain.source
 
 
 def method_of(cls: type) -> str | None:
