@@ -88,7 +88,7 @@ def test_trace(model):
 
 
 def test_memory_order(monkeypatch):
-    """Rotated queries and keys have the strides that they have in the unpatched model, so that attention makes no copy."""
+    """Rotated queries and keys have the strides that they have in the unpatched model."""
     stock, model, seen = build("Olmo2"), build("Olmo2"), []
     oxiwarp.patch(model, cpu_kernels=True)
     own = torch.nn.functional.scaled_dot_product_attention

@@ -1,4 +1,6 @@
-"""Tests of rewritten models that make no attention mask, or pass no counted positions to the functions that make one."""
+"""Tests of rewritten models that make no attention mask, or pass no counted positions to mask functions."""
+
+import importlib
 
 import pytest
 import torch
@@ -6,6 +8,7 @@ from test_decoder import IDS, build
 from test_decoder_calls import graphs, masked_steps
 
 import oxiwarp
+from oxiwarp.patching.rewrite import masks
 from oxiwarp.patching.rewrite.recipe import rewritten_from
 
 SOURCES = {
@@ -34,8 +37,6 @@ class Made(nn.Module):
 @pytest.mark.parametrize("text", SOURCES)
 def test_counted(text, tmp_path, monkeypatch):
     """`patch` recognises code that counts the positions."""
-    import importlib
-
     name = f"made_{abs(hash(text))}"
     (tmp_path / f"{name}.py").write_text(METHOD.replace("{}", text.replace("\n    ", "\n        ")))
     monkeypatch.syspath_prepend(tmp_path)
@@ -71,31 +72,31 @@ def test_positions(name, packed):
 
 @pytest.mark.parametrize("name", ["Llama", "Olmo2", "Granite"])
 def test_no_masks(name):
-    """Under torch.compile, the models of other families than Qwen make no mask either, and keep those that they need."""
+    """Under torch.compile, a rewritten model makes no mask if attention needs none."""
     model = build(name, num_hidden_layers=1)
     stock = build(name, num_hidden_layers=1)
     oxiwarp.patch(model, cpu_kernels=True)
-    assert [masks for _, masks in graphs(model, lambda: dict(input_ids=IDS, use_cache=False))] == [[False]]
+    assert [masked for _, masked in graphs(model, lambda: dict(input_ids=IDS, use_cache=False))] == [[False]]
     for _, step in masked_steps():
-        assert [masks for _, masks in graphs(model, lambda step=step: step(model))] == [[True]]
+        assert [masked for _, masked in graphs(model, lambda step=step: step(model))] == [[True]]
         torch.testing.assert_close(model(**step(model))[0], stock(**step(stock))[0], rtol=0, atol=1e-5)
 
 
 def test_not_causal():
-    """With the argument `is_causal=False`, a compiled model keeps its mask."""
-    model = build("Llama", num_hidden_layers=1)
-    oxiwarp.patch(model, cpu_kernels=True)
-    from oxiwarp.patching.rewrite import masks
-
-    seen = []
+    """With the argument `is_causal=False`, or with another mask function, a model calls transformers' function."""
+    config, seen = build("Llama", num_hidden_layers=1).config, []
 
     def create_causal_mask(**given):
         seen.append(given)
 
     create_causal_mask.__module__ = masks.MODULE
-    counted, config = torch.arange(3), model.config
+    counted = torch.arange(3)
     given = dict(
-        config=config, inputs_embeds=torch.ones(1, 3, 8), attention_mask=None, past_key_values=None, position_ids=counted
+        config=config,
+        inputs_embeds=torch.ones(1, 3, 8),
+        attention_mask=None,
+        past_key_values=None,
+        position_ids=counted,
     )
     assert masks.mask(create_causal_mask, counted, {}, **given) is None and not seen
     masks.mask(create_causal_mask, counted, {"is_causal": False}, **given)

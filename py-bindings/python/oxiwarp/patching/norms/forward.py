@@ -15,10 +15,9 @@ from ...ops._register import PLAIN, is_eps, needs_grad
 from ...ops.rms_norm import call, rms_norm
 from ..class_swap import RECIPE
 from ..inductor import is_decoders, is_few
-from ..sites import RAN, SITES, UNSUPPORTED, Site
+from ..sites import SITES, UNSUPPORTED, Site
 from .probe import MAX_RANK, DtypePair, Formula
 from .recognise import DEFAULT_EPS, input_names
-
 
 tracing = torch.compiler.is_dynamo_compiling
 

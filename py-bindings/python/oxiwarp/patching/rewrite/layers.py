@@ -49,7 +49,7 @@ def loop_of(statement: ast.stmt) -> Loop | None:
         return None
     call: ast.Call = calls[0].value  # type: ignore[attr-defined]
     variable: str = calls[0].targets[0].id  # type: ignore[attr-defined]
-    known = [node.value for node in ast.walk(statement) if isinstance(node, ast.Attribute)]
+    known: list[ast.AST] = [node.value for node in ast.walk(statement) if isinstance(node, ast.Attribute)]
     known += [call.func, *ast.walk(statement.target)]
     uses = [node for part in statement.body for node in ast.walk(part) if is_variable(node, layer)]
     reads = [node for node in ast.walk(calls[0]) if is_variable(node, variable) and isinstance(node.ctx, ast.Load)]  # type: ignore[attr-defined]

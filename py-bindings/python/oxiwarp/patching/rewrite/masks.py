@@ -53,7 +53,9 @@ def counts_positions(tree: ast.FunctionDef) -> bool:
     positions otherwise."""
     names = [one.arg for one in (*tree.args.args, *tree.args.kwonlyargs)]
     stores = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and POSITIONS in Read(node).stores]
-    branches = [node for node in stores if isinstance(node, ast.If) and ast.unparse(node.test) == f"{POSITIONS} is None"]
+    branches = [
+        node for node in stores if isinstance(node, ast.If) and ast.unparse(node.test) == f"{POSITIONS} is None"
+    ]
     if POSITIONS not in names or len(branches) != 1 or branches[0].orelse:
         return False
     body = branches[0].body

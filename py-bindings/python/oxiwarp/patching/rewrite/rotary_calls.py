@@ -354,8 +354,8 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
     kernel if possible."""
     if (turned := turned_of(how)) is not None and all([is_turned(x) for x in heads]):
         # A result with the memory order of the operands, as torch's, saves a copy after the attention.
-        made = rotate(turned, tuple([x.transpose(1, 2) for x in heads]), leaves, mode)
-        return tuple([x.transpose(1, 2) for x in made])
+        rotated = rotate(turned, tuple([x.transpose(1, 2) for x in heads]), leaves, mode)
+        return tuple([x.transpose(1, 2) for x in rotated])
     plain = how.mode == "fast" and mode == "exact"  # The fused kernel would not round the result of the norm.
     if plain or how.joint is None or not any([isinstance(x, Deferred) for x in heads]):
         return rotate_tensors(how, heads, leaves, mode)

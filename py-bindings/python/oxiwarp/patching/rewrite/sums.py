@@ -112,7 +112,11 @@ class LaterSums:
         """Follow the sums in a statement that contains other statements. Return the sums that may be uncomputed after
         the statement: the result of the last layer, if the statement is a loop over layers."""
         loop = loop_of(statement)
-        if loop is not None and loop.variable not in self.captured and (not self.change or id(statement) in self.useful):
+        if (
+            loop is not None
+            and loop.variable not in self.captured
+            and (not self.change or id(statement) in self.useful)
+        ):
             self.terms[id(statement)] = set()
             if self.change:
                 loop.open(lambda statements, at: self.flush(statements, at, {loop.variable: set()}, [loop.variable]))
