@@ -316,7 +316,9 @@ def plain_rms_norm(module: nn.Module, x: Tensor) -> Norm | None:
     if own["_backward_hooks"] or own["_backward_pre_hooks"] or "forward" in own or recipe.weight_name in own:
         return None
     weight, eps = parameters.get(recipe.weight_name), own.get(recipe.eps_name)
-    if weight is None or type(weight) not in PLAIN or type(eps) is not float or weight.device != x.device or len(parameters) != 1:
+    if weight is None or type(weight) not in PLAIN or weight.device != x.device:
+        return None
+    if type(eps) is not float or len(parameters) != 1:
         return None
     formula = recipe.formulas.get((x.dtype, weight.dtype))
     if formula is None or not formula.uses_weight:

@@ -67,13 +67,14 @@ class RewrittenRecipe:
             sites = [site_of(chain) for chain in rewritten.chains]
             linears = [Site("linear", line, optional=True) for line in rewritten.linears]
             held += [*sites, *linears]
-            opened = opened_from(own) if name == "forward" and has_plain_call(base) else None
-            if opened is not None:
+            found = opened_from(own) if name == "forward" and has_plain_call(base) else None
+            opened = None
+            if found is not None:
                 known = {place_of(chain): site for chain, site in zip(rewritten.chains, sites, strict=True)}
-                others = [known.get(place_of(chain)) or site_of(chain) for chain in opened.chains]
+                others = [known.get(place_of(chain)) or site_of(chain) for chain in found.chains]
                 late += [site for site in others if site not in sites]
-                made[OPEN] = opened.bind(own, calls(self.options, others, linears))
-            made[name] = self.rewritten(base, own, rewritten, calls(self.options, sites, linears), made.get(OPEN))
+                opened = made[OPEN] = found.bind(own, calls(self.options, others, linears))
+            made[name] = self.rewritten(base, own, rewritten, calls(self.options, sites, linears), opened)
         return {**made, SITES: [*held, *late]}
 
     @property
@@ -86,8 +87,9 @@ class RewrittenRecipe:
     ) -> Any:
         """Return the rewritten version of `own`, which is a method of the class `base`. `functions` are the functions
         that it calls. `opened` is its version for calls with a placeholder, or None."""
-        new, compiled = rewritten.bind(own, functions), rewritten.bind(own, {**functions, DIRECT: traced})
         decodes, masks, inlined = is_decoders(base), rewritten.masks, tuple(rewritten.inlined.items())
+        new = rewritten.bind(own, functions)
+        compiled = rewritten.bind(own, {**functions, DIRECT: traced}) if decodes else new
 
         @functools.wraps(own)
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
