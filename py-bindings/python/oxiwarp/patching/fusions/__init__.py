@@ -30,14 +30,13 @@ from .diffusers import (
     wan,
 )
 from .shared import feed_forward
-from .transformers import decoder, decoder_attention, decoder_model
+from .transformers import decoder, decoder_attention
 
 FAMILIES = (
     basic_transformer_block,
     cogvideox,
     decoder,
     decoder_attention,
-    decoder_model,
     feed_forward,
     flux,
     hunyuan_video,

@@ -5,7 +5,6 @@ result. The function that replaces the rotary embedding then computes norm and r
 supports both, this function first computes the norm, with a kernel for norms or with the norm's module.
 """
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +51,8 @@ class Normed(Deferred):
     def viewed(self, name: str, args: tuple[Any, ...]) -> Any:
         """Return a `Normed` for a view of the norm's result. The view is the result of the tensor method
         `name` with the arguments `args`."""
-        made = copy.copy(self)
+        made = Normed.__new__(Normed)
+        made.__dict__.update(self.__dict__)
         made.x, made.views = getattr(self.x, name)(*args), [*self.views, (name, args)]
         made.shape = made.x.shape
         return made
@@ -211,6 +211,13 @@ class LaterSum(Deferred):
         return self.total
 
 
+def given(x: Tensor) -> LaterSum:
+    """Return a `LaterSum` whose sum is computed already: the tensor `x`."""
+    made = LaterSum(None, None, ("plain_sum",), {"x": x}, computed)
+    made.total, made.terms = x, {}
+    return made
+
+
 def computed(x: Any) -> Any:
     """If `x` is a `Deferred` (a placeholder for a tensor), compute and return the tensor. Return any other
     value unchanged."""
@@ -269,6 +276,7 @@ __all__ = [
     "Rotated",
     "computed",
     "deferred",
+    "given",
     "joined",
     "original",
     "rejected",

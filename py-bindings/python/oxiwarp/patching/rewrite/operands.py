@@ -306,6 +306,27 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
     return Norm("layer_norm", weight, bias, known.eps)
 
 
+def plain_rms_norm(module: nn.Module, x: Tensor) -> Norm | None:
+    """Return the parameters of an RMSNorm with a weight and without hooks, as `norm_of` returns them. Return None if
+    only `norm_of` can decide. This function makes fewer calls than `norm_of`."""
+    own, parameters = module.__dict__, module._parameters
+    recipe = own.get(RECIPE)
+    if type(recipe) is not NormRecipe or hooks_everywhere() or own["_forward_hooks"] or own["_forward_pre_hooks"]:
+        return None
+    if own["_backward_hooks"] or own["_backward_pre_hooks"] or "forward" in own or recipe.weight_name in own:
+        return None
+    weight, eps = parameters.get(recipe.weight_name), own.get(recipe.eps_name)
+    if weight is None or type(weight) not in PLAIN or weight.device != x.device:
+        return None
+    if type(eps) is not float or len(parameters) != 1:
+        return None
+    formula = recipe.formulas.get((x.dtype, weight.dtype))
+    if formula is None or not formula.uses_weight:
+        return None
+    early = formula.round_before_weight and x.dtype != FLOAT
+    return Norm("rms_norm", weight, None, eps, formula.weight_offset, "before_weight" if early else "once")
+
+
 def unknown_norm(module: Any) -> str | None:
     """Return the reason why no kernel computes norms of the class of `module`, or None. This function checks only the
     class.
@@ -349,7 +370,7 @@ def unmodulated(module: Any, x: Tensor, wide: bool, target: Any) -> Norm | str:
     `wide` says whether the original code casts `x` to float32. The original code casts the result to
     `target`, unless `target` is None.
     """
-    result = dtype_of(target)
+    result = None if target is None else dtype_of(target)
     if result not in (None, x.dtype) or (wide and result is None and x.dtype != FLOAT):
         return DTYPES
     return norm_of(module, x, wide, modulated=False)
@@ -369,10 +390,13 @@ def activation_of(act: Any, approximate: str) -> Any:
         return kinds.get(approximate, DTYPES) if act is F.gelu else "the activation has no kernel"
     if approximate or hooks_everywhere() or has_hooks(act):
         return "the activation has hooks"
-    if is_exactly(act, nn.GELU):
-        return ops.gelu_tanh_and_mul if act.approximate == "tanh" else ops.gelu_and_mul
-    cls = base_of(act)
+    cls = type(act)
     kind = ACTIVATIONS.get(f"{cls.__module__}.{cls.__name__}")
+    if kind is None:
+        if is_exactly(act, nn.GELU):
+            return ops.gelu_tanh_and_mul if act.approximate == "tanh" else ops.gelu_and_mul
+        cls = base_of(act)
+        kind = ACTIVATIONS.get(f"{cls.__module__}.{cls.__name__}")
     # With the option `use_gelu_python` of transformers, the module's attribute `act` is a Python method that
     # rounds differently.
     python = isinstance(act.__dict__.get("act"), MethodType)
@@ -441,6 +465,7 @@ __all__ = [
     "norm_of",
     "not_halves",
     "plain_activation",
+    "plain_rms_norm",
     "unknown_norm",
     "unscaled",
     "unmodulated",

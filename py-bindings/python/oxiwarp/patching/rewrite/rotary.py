@@ -150,7 +150,7 @@ class Rotation(NamedTuple):
     def placed(self, table: Tensor) -> Tensor:
         """Return a table with shape `[S, R]` or `[B, S, R]`. If the table has a head dimension, return it
         with the dimensions of a query."""
-        squeezed, order, new = placement(self.dims, self.heads_first)
+        squeezed, order, new = placement(self.dims, "HS" in self.layout)
         if squeezed:
             table = table.squeeze(squeezed)
         if order is not None:
@@ -190,8 +190,8 @@ class Rotation(NamedTuple):
             sin,
             interleaved=self.interleaved,
             rotary_dim=None if first else self.rotary_dim,
-            heads_first=self.heads_first,
-            offset=self.offset(heads[0], leaves),
+            heads_first="HS" in self.layout,
+            offset=None if self.tokens == "all" else self.offset(heads[0], leaves),
             mode=mode if mode == "fast" else self.mode,
         )
         results: tuple[Tensor, ...] = made if isinstance(made, tuple) else (made,)
@@ -200,6 +200,15 @@ class Rotation(NamedTuple):
         if first:
             results = tuple(torch.cat((x[..., :first], y), dim=-1) for x, y in zip(own, results, strict=True))
         return tuple([x.view(heads[at].shape) for at, x in enumerate(results)]) if own is not heads else results
+
+
+@functools.cache
+def turned_of(how: Rotation) -> Rotation | None:
+    """Return the rotation `how` of tensors in which the dimensions of heads and tokens are exchanged.
+
+    Return None if the tables have a head dimension, or if the dimension of heads does not come first.
+    """
+    return how._replace(layout="BSH") if how.layout == "BHS" and "H" not in how.dims else None
 
 
 @functools.cache
@@ -265,7 +274,10 @@ def leaves_of(args: Any) -> tuple[Tensor, ...]:
     """Return the tensors in an argument or in a tuple of arguments."""
     if isinstance(args, Tensor):
         return (args,)
-    return tuple(leaf for arg in args for leaf in leaves_of(arg)) if isinstance(args, tuple | list) else ()
+    found: list[Tensor] = []
+    for arg in args if isinstance(args, tuple | list) else ():
+        found += (arg,) if isinstance(arg, Tensor) else leaves_of(arg)
+    return tuple(found)
 
 
 def rotation_of(function: Callable[..., Any], signature: Signature, few: bool = False) -> Rotation | None:
@@ -447,4 +459,5 @@ __all__ = [
     "shape_of",
     "shapes",
     "signature_of",
+    "turned_of",
 ]

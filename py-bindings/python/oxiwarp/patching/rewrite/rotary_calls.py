@@ -25,6 +25,7 @@ from .rotary import (
     shape_of,
     shapes,
     signature_of,
+    turned_of,
 )
 
 Own = Callable[..., Any]
@@ -351,6 +352,10 @@ def identity(function: Any) -> Any:
 def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
     """Rotate queries, keys or both. If their norms are not computed yet, compute norms and rotation in one
     kernel if possible."""
+    if (turned := turned_of(how)) is not None and all([is_turned(x) for x in heads]):
+        # A result with the memory order of the operands, as torch's, saves a copy after the attention.
+        rotated = rotate(turned, tuple([x.transpose(1, 2) for x in heads]), leaves, mode)
+        return tuple([x.transpose(1, 2) for x in rotated])
     plain = how.mode == "fast" and mode == "exact"  # The fused kernel would not round the result of the norm.
     if plain or how.joint is None or not any([isinstance(x, Deferred) for x in heads]):
         return rotate_tensors(how, heads, leaves, mode)
@@ -377,6 +382,13 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
     return outs
 
 
+def is_turned(x: Any) -> bool:
+    """Return whether the heads of a token are adjacent in memory, although the dimension of heads comes before the
+    dimension of tokens. `x` is a query or a key."""
+    own = x.x if isinstance(x, Normed) else x
+    return isinstance(own, Tensor) and own.shape[2] > 1 and own.stride(1) < own.stride(2)
+
+
 def streams_of(how: Rotation, heads: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """Split concatenated queries and keys into streams, such as text and image. Return the query and key of
     each stream.
@@ -393,7 +405,7 @@ def streams_of(how: Rotation, heads: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 
 def rotate_tensors(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
     """Rotate queries, keys or both. If their norms are not computed yet, compute the norms first."""
-    own = tuple([as_rows(computed(x)) for x in heads])
+    own = tuple([as_rows(x.now() if isinstance(x, Deferred) else x) for x in heads])
     # The gradient kernel of `rope` supports rotations, not general matrices.
     if how.form == "matrices" and needs_grad(*own):
         raise RuntimeError("a table of matrices has no gradient kernel")
