@@ -30,6 +30,7 @@ from .identities import identity, signature
 from .later_calls import At, LaterCalls, Own, rows_of
 from .operands import Norm, branch_and_gate, unmodulated
 from .rotary_calls import RotaryCalls
+from .traced import Traced
 
 GELUS = {"none": ops.gelu, "tanh": ops.gelu_tanh}
 REPLACED = "a function was replaced after patch"
@@ -53,14 +54,14 @@ class Calls(LaterCalls, RotaryCalls):
     of `patch`) for each chain. `linears` has one `Site` for each linear that is an operand of a chain.
     """
 
-    def __init__(self, how: Options, sites: list[Site], linears: Sequence[Site] = ()) -> None:
+    def __init__(self, how: Options, sites: list[Site], linears: Sequence[Site], traced: Traced) -> None:
         super().__init__()
         self.how, (self.mode, self.cpu_kernels, _) = how, how
-        self.sites, self.linears = sites, linears
+        self.sites, self.linears, self.traced = sites, linears, traced
 
     def site(self, at: At) -> Site:
         """Return the `Site` (the counter for the report) of a chain."""
-        return self.sites[at if isinstance(at, int) else at[0]]
+        return self.sites[at if type(at) is int else at[0]]
 
     def replaced(self, at: At) -> str | None:
         """Return None if the functions that the method calls are the same as at the time of `patch`. If another tool
@@ -69,7 +70,7 @@ class Calls(LaterCalls, RotaryCalls):
         The rewritten method contains the inlined source of functions that the method called at the time of
         `patch`. `at` contains the functions that the original method would call now.
         """
-        if isinstance(at, int):
+        if type(at) is int:
             return None
         known = self.sites[at[0]].functions
         # Dynamo does not trace `getattr(now, "__func__", now)`.
@@ -92,7 +93,7 @@ class Calls(LaterCalls, RotaryCalls):
         except RuntimeError as error:
             self.site(at).note(str(error).splitlines()[0])
             return None
-        self.site(at).note(RAN)
+        self.sites[at if type(at) is int else at[0]].outcomes[RAN] += 1
         return made
 
     def gated_residual(self, at: At, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
@@ -332,9 +333,9 @@ OTHERS = {"joined": joined, "computed": computed, "identity": identity, "signatu
 FUNCTIONS = (*METHODS, *OTHERS)
 
 
-def calls(how: Options, sites: list[Site], linears: Sequence[Site] = ()) -> dict[str, Callable[..., Any]]:
+def calls(how: Options, sites: list[Site], linears: Sequence[Site], traced: Traced) -> dict[str, Callable[..., Any]]:
     """Return the functions that a rewritten method calls, by name."""
-    made = Calls(how, sites, linears)
+    made = Calls(how, sites, linears, traced)
     return {name: getattr(made, name) for name in METHODS} | OTHERS
 
 

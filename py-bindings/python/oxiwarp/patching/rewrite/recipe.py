@@ -24,6 +24,7 @@ from .factor_norms import probe
 from .method import Unreadable, tree_of, undecorated
 from .operands import activation_of, plain_activation, unknown_norm
 from .rewriter import ATTENTION, Found, Rewriting, Rewritten
+from .traced import Traced
 
 COPIES, SIGNATURES = "operations that return a copy, left out", "signature of the processor, looked up once"
 compiling = torch.compiler.is_compiling
@@ -70,7 +71,8 @@ class RewrittenRecipe:
         sites = [Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values())) for chain in rewritten.chains]
         linears = [Site("linear", line, optional=True) for line in rewritten.linears]
         how = Options(self.mode, self.cpu_kernels, self.attention)
-        new = rewritten.bind(own, calls(how, sites, linears))
+        traced = Traced(undecorated(own), rewritten.rotary)
+        new = rewritten.bind(own, calls(how, sites, linears, traced))
 
         decodes, inlined = is_decoders(base), tuple(rewritten.inlined.items())
 
