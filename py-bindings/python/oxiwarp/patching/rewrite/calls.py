@@ -54,7 +54,7 @@ class Calls(LaterCalls, RotaryCalls):
     of `patch`) for each chain. `linears` has one `Site` for each linear that is an operand of a chain.
     """
 
-    def __init__(self, how: Options, sites: list[Site], linears: Sequence[Site], traced: Traced) -> None:
+    def __init__(self, how: Options, sites: list[Site], linears: Sequence[Site], traced: Traced | None) -> None:
         super().__init__()
         self.how, (self.mode, self.cpu_kernels, _) = how, how
         self.sites, self.linears, self.traced = sites, linears, traced
@@ -333,7 +333,9 @@ OTHERS = {"joined": joined, "computed": computed, "identity": identity, "signatu
 FUNCTIONS = (*METHODS, *OTHERS)
 
 
-def calls(how: Options, sites: list[Site], linears: Sequence[Site], traced: Traced) -> dict[str, Callable[..., Any]]:
+def calls(
+    how: Options, sites: list[Site], linears: Sequence[Site] = (), traced: Traced | None = None
+) -> dict[str, Callable[..., Any]]:
     """Return the functions that a rewritten method calls, by name."""
     made = Calls(how, sites, linears, traced)
     return {name: getattr(made, name) for name in METHODS} | OTHERS

@@ -44,7 +44,7 @@ class RotaryCalls:
     cpu_kernels: bool
     site: Callable[[Any], Site]
     attempt: Callable[..., Any]
-    traced: Traced
+    traced: Traced | None
     """Recognises rotary functions under torch.compile."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class RotaryCalls:
         """
         heads = given["a0"], other
         args = arguments(given)
-        if "target" in given or not all([isinstance(x, Normed | Joined) for x in heads]):
+        if self.traced is None or "target" in given or not all([isinstance(x, Normed | Joined) for x in heads]):
             return ""
         signature, second = plain_signature(args), plain_signature((other,))
         if signature is None or second is None or second[0] != signature[0]:
