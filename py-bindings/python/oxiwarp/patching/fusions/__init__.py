@@ -27,7 +27,6 @@ from .diffusers import (
     qwen_image,
     sd3,
     timesteps,
-    wan,
 )
 from .shared import feed_forward
 from .transformers import decoder, decoder_attention, decoder_model
@@ -51,7 +50,6 @@ FAMILIES = (
     qwen_image,
     sd3,
     timesteps,
-    wan,
 )
 FUSIONS.update({fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS})
 
