@@ -118,6 +118,10 @@ class Calls(LaterCalls, RotaryCalls):
 
         why = self.replaced(at) or operands.unusable(x, self.cpu_kernels)
         why = why or operands.misplaced(x, gate, one_column=True)
+        # With casts, only a float32 gate and a result of the residual's dtype give one rounding, like the kernel.
+        if why is None and (any(options[1]) or "target" in terms):
+            result = operands.dtype_of(terms.get("target"))
+            why = None if gate.dtype == operands.FLOAT and result == x.dtype else operands.DTYPES
         return separate(product.now()) if why else product.added(x, gate, separate)
 
     def linear(self, at: int, kind: str, module: Any, x: Any) -> Any:

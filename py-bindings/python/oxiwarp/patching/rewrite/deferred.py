@@ -134,7 +134,7 @@ def name_of(norm: Norm, module: nn.Module, x: Tensor, wide: bool) -> str | None:
         return "mochi_rms_norm" if weight is not None and is_exactly(module, nn.RMSNorm) else None
     if kind == "layer_norm":
         return "layer_norm" if is_exactly(module, nn.LayerNorm) else None
-    if is_exactly(module, nn.RMSNorm):
+    if isinstance(module, nn.RMSNorm) and is_exactly(module, nn.RMSNorm):
         return "rms_norm" if rounding == "once" else None
     return "llama_rms_norm" if rounding == "before_weight" or dtype == FLOAT else "mochi_rms_norm"
 

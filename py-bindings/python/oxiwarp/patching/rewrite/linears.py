@@ -32,10 +32,10 @@ class Linear(NamedTuple):
 def with_linear(chain: Chain, block: Block, at: int, add: Add) -> Linear | None:
     """Find the linear whose result is a factor of the gated residual `chain`, in the statement with index `at`.
 
-    Return None if there is no such linear, or if the expression contains casts. The other operands must have no side
-    effects, because the rewritten method evaluates them before the linear.
+    Return None if there is no such linear, or if the expression rounds the product. The other operands must have no
+    side effects, because the rewritten method evaluates them before the linear.
     """
-    if chain.op != GATED or any(chain.options["wide"]) or "target" in chain.operands:
+    if chain.op != GATED or chain.options["inner"]:
         return None
     for name in ("a", "b"):
         operand = chain.operands[name]

@@ -281,10 +281,14 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
     dtype = FLOAT if wide else x.dtype
     parameters, own = module._parameters, module.__dict__
     recipe = own.get(RECIPE)
-    recipe = recipe if type(recipe) is NormRecipe else None
-    name = "weight" if recipe is None else recipe.weight_name
+    recipe = recipe if isinstance(recipe, NormRecipe) and type(recipe) is NormRecipe else None
+    # Each attribute of the recipe that this function reads adds two guards to each norm of a compiled model. So does
+    # `type`, unlike `isinstance`.
+    plain = recipe is None or ("weight" in parameters and parameters["weight"] is not None)
+    name = "weight" if plain else recipe.weight_name  # type: ignore[union-attr]
     absent = recipe is None and isinstance(module, nn.LayerNorm) and not (name in parameters and "bias" in parameters)
-    if absent or (name in own and own[name] is not None) or ("bias" in own and own["bias"] is not None):
+    shadowed = name in own and own[name] is not None
+    if absent or shadowed or (recipe is None and "bias" in own and own["bias"] is not None):
         return "the norm's weight or bias is not a parameter"
     weight = parameters[name] if name in parameters else None  # noqa: SIM401  `get` takes more time
     bias = parameters["bias"] if "bias" in parameters else None  # noqa: SIM401
@@ -334,7 +338,8 @@ def rms_norm_of(
     """
     weight, bias = parameters
     formula = recipe.formulas.get((dtype, None if weight is None else weight.dtype))
-    eps = module.__dict__.get(recipe.eps_name)
+    own = module.__dict__
+    eps = own["eps"] if "eps" in own else own.get(recipe.eps_name)
     eps = DEFAULT_EPS if eps is None else eps
     if formula is None or bias is not None or not is_eps(eps):
         return "the RMSNorm has another formula"
