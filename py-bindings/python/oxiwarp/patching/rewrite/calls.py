@@ -24,7 +24,7 @@ from ..fusions.shared.residual_layer_norm import zeros
 from ..norms.forward import inverse
 from ..sites import RAN, Site
 from . import operands
-from .deferred import computed, joined
+from .deferred import computed, computed_pair, joined
 from .factor_norms import eps_of
 from .identities import identity, signature
 from .later_calls import At, LaterCalls, Own, rows_of
@@ -332,7 +332,10 @@ METHODS = (
     "linear",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
-OTHERS = {"joined": joined, "computed": computed, "identity": identity, "signature": signature}
+OTHERS = {
+    "joined": joined, "computed": computed, "computed_pair": computed_pair, "identity": identity,
+    "signature": signature,
+}  # fmt: skip
 """Functions that rewritten methods call and that do not depend on the options of `patch`."""
 FUNCTIONS = (*METHODS, *OTHERS)
 

@@ -16,6 +16,9 @@ from ..fusions.core.modules import is_exactly
 from ..fusions.core.operands import as_rows
 from .operands import FLOAT, Norm, norm_of, unusable
 
+ELEMENTWISE = ("llama_rms_norm", "mochi_rms_norm")
+"""The norms that models compute with elementwise operations, whose results have the strides of the operand."""
+
 compiling = torch.compiler.is_compiling
 
 
@@ -82,8 +85,32 @@ class Normed(Deferred):
     def kernel(self) -> Tensor:
         """Compute the norm with the kernel of `oxiwarp.qk_norm_rope`. Raise RuntimeError if this operator
         rejects the operands."""
+        x, swapped = self.in_memory_order()
         weight, bias, eps = self.norm.weight, self.norm.bias, self.norm.eps
-        return self.seen(ops.qk_norm_rope(as_rows(self.own), norm=self.name, q_weight=weight, q_bias=bias, eps=eps))
+        made = ops.qk_norm_rope(as_rows(x), norm=self.name, q_weight=weight, q_bias=bias, eps=eps)
+        return self.seen(made.transpose(1, 2) if swapped else made)
+
+    def in_memory_order(self) -> tuple[Tensor, bool]:
+        """Return the norm's input, and whether its dimensions 1 and 2 were exchanged.
+
+        They are exchanged if they have the other order in memory, as in queries `[B, H, S, D]` that are a view of
+        `[B, S, H, D]`, and if the original norm keeps this order. torch's own norms return contiguous results.
+        """
+        x = self.own
+        swapped = self.name in ELEMENTWISE and x.dim() == 4 and x.stride(1) < x.stride(2)
+        return (x.transpose(1, 2) if swapped else x), swapped
+
+    def with_other(self, other: "Normed") -> tuple[Tensor, Tensor] | None:
+        """Compute this norm and the norm `other` with one kernel. Return None if no kernel computes both."""
+        (x, swapped), (y, other_swapped) = self.in_memory_order(), other.in_memory_order()
+        alike = (self.name, self.norm.eps, swapped) == (other.name, other.norm.eps, other_swapped)
+        if not alike or x.dtype != y.dtype or x.dim() not in (3, 4) or x.shape != y.shape:
+            return None
+        weights = {"q_weight": self.norm.weight, "k_weight": other.norm.weight}
+        biases = {"q_bias": self.norm.bias, "k_bias": other.norm.bias}
+        made = ops.qk_norm_rope(as_rows(x), as_rows(y), norm=self.name, eps=self.norm.eps, **weights, **biases)
+        first, second = [one.transpose(1, 2) if swapped else one for one in made]
+        return self.seen(first), other.seen(second)
 
     def seen(self, made: Tensor) -> Tensor:
         """Apply the recorded views to the result of the norm."""
@@ -221,6 +248,22 @@ def computed(x: Any) -> Any:
     return x.now() if isinstance(x, Deferred) else x
 
 
+def computed_pair(x: Any, y: Any) -> tuple[Any, Any]:
+    """Return `computed(x)` and `computed(y)`. If both are norms of the same kind, one kernel computes them."""
+    made = None
+    if isinstance(x, Normed) and isinstance(y, Normed):
+        if compiling():
+            made = x.with_other(y)
+        else:
+            try:
+                made = x.with_other(y)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:
+                made = None
+    return (computed(x), computed(y)) if made is None else made
+
+
 def joined(cat: Callable[..., Any], tensors: Any, dim: int = 0) -> Any:
     """Return `torch.cat(tensors, dim)`. If one of the tensors is not computed yet, return a `Joined` (a
     placeholder for the result) where possible."""
@@ -270,6 +313,7 @@ __all__ = [
     "Normed",
     "Rotated",
     "computed",
+    "computed_pair",
     "deferred",
     "joined",
     "original",
