@@ -25,7 +25,6 @@ from .diffusers import (
     ltx_rope,
     mochi,
     qwen_image,
-    sd3,
     timesteps,
 )
 from .shared import feed_forward
@@ -48,7 +47,6 @@ FAMILIES = (
     ltx_rope,
     mochi,
     qwen_image,
-    sd3,
     timesteps,
 )
 FUSIONS.update({fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS})
