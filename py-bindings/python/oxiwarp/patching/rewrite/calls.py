@@ -118,7 +118,8 @@ class Calls(LaterCalls, RotaryCalls):
 
         why = self.replaced(at) or operands.unusable(x, self.cpu_kernels)
         why = why or operands.misplaced(x, gate, one_column=True)
-        # With casts, only a float32 gate and a result of the residual's dtype give one rounding, like the kernel.
+        # With casts, only a float32 gate and a result of the residual's dtype give one rounding, like the
+        # kernel.
         if why is None and (any(options[1]) or "target" in terms):
             result = operands.dtype_of(terms.get("target"))
             why = None if gate.dtype == operands.FLOAT and result == x.dtype else operands.DTYPES

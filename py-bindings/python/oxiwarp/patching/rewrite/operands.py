@@ -282,8 +282,8 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
     parameters, own = module._parameters, module.__dict__
     recipe = own.get(RECIPE)
     recipe = recipe if isinstance(recipe, NormRecipe) and type(recipe) is NormRecipe else None
-    # Each attribute of the recipe that this function reads adds two guards to each norm of a compiled model. So does
-    # `type`, unlike `isinstance`.
+    # Each attribute of the recipe that this function reads adds two guards to each norm of a compiled
+    # model. So does `type`, unlike `isinstance`.
     plain = recipe is None or ("weight" in parameters and parameters["weight"] is not None)
     name = "weight" if plain else recipe.weight_name  # type: ignore[union-attr]
     absent = recipe is None and isinstance(module, nn.LayerNorm) and not (name in parameters and "bias" in parameters)

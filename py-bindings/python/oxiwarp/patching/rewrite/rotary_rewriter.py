@@ -267,7 +267,7 @@ class Deferring:
         """
         for owner in ast.walk(self.tree):
             for name in ("body", "orelse"):
-                block = getattr(owner, name, None)
+                block: Any = getattr(owner, name, None)
                 for at in range(len(block) - 1 if isinstance(block, list) else 0):
                     names = [computed_in(statement) for statement in block[at : at + 2]]
                     if all(names) and names[0] != names[1]:
