@@ -25,9 +25,7 @@ from .diffusers import (
     ltx_rope,
     mochi,
     qwen_image,
-    sd3,
     timesteps,
-    wan,
 )
 from .shared import feed_forward
 from .transformers import decoder, decoder_attention
@@ -48,9 +46,7 @@ FAMILIES = (
     ltx_rope,
     mochi,
     qwen_image,
-    sd3,
     timesteps,
-    wan,
 )
 FUSIONS.update({fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS})
 

@@ -24,7 +24,7 @@ from ..fusions.shared.residual_layer_norm import zeros
 from ..norms.forward import inverse
 from ..sites import RAN, Site
 from . import operands
-from .deferred import computed, joined
+from .deferred import computed, computed_pair, joined
 from .direct_calls import direct
 from .factor_norms import eps_of
 from .identities import identity, signature
@@ -33,6 +33,7 @@ from .layer_calls import opened
 from .masks import mask
 from .operands import Norm, branch_and_gate, unmodulated
 from .rotary_calls import RotaryCalls
+from .traced import Traced
 
 PLAIN_SUM, PLAIN_NORM = ("plain_sum",), ("plain_norm", False)
 GELUS = {"none": ops.gelu, "tanh": ops.gelu_tanh}
@@ -58,14 +59,14 @@ class Calls(LaterCalls, RotaryCalls):
     of `patch`) for each chain. `linears` has one `Site` for each linear that is an operand of a chain.
     """
 
-    def __init__(self, how: Options, sites: list[Site], linears: Sequence[Site] = ()) -> None:
+    def __init__(self, how: Options, sites: list[Site], linears: Sequence[Site], traced: Traced | None) -> None:
         super().__init__()
         self.how, (self.mode, self.cpu_kernels, _) = how, how
-        self.sites, self.linears = sites, linears
+        self.sites, self.linears, self.traced = sites, linears, traced
 
     def site(self, at: At) -> Site:
         """Return the `Site` (the counter for the report) of a chain."""
-        return self.sites[at if isinstance(at, int) else at[0]]
+        return self.sites[at if type(at) is int else at[0]]
 
     def replaced(self, at: At) -> str | None:
         """Return None if the functions that the method calls are the same as at the time of `patch`. If another tool
@@ -74,7 +75,7 @@ class Calls(LaterCalls, RotaryCalls):
         The rewritten method contains the inlined source of functions that the method called at the time of
         `patch`. `at` contains the functions that the original method would call now.
         """
-        if isinstance(at, int):
+        if type(at) is int:
             return None
         known = self.sites[at[0]].functions
         # Dynamo does not trace `getattr(now, "__func__", now)`.
@@ -122,6 +123,11 @@ class Calls(LaterCalls, RotaryCalls):
 
         why = self.replaced(at) or operands.unusable(x, self.cpu_kernels)
         why = why or operands.misplaced(x, gate, one_column=True)
+        # With casts, only a float32 gate and a result of the residual's dtype give one rounding, like the
+        # kernel.
+        if why is None and (any(options[1]) or "target" in terms):
+            result = operands.dtype_of(terms.get("target"))
+            why = None if gate.dtype == operands.FLOAT and result == x.dtype else operands.DTYPES
         return separate(product.now()) if why else product.added(x, gate, separate)
 
     def linear(self, at: int, kind: str, module: Any, x: Any) -> Any:
@@ -364,15 +370,17 @@ METHODS = (
     "linear",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
-OTHERS = {"joined": joined, "computed": computed, "identity": identity, "signature": signature}
-OTHERS |= {"opened": opened, "mask": mask, "direct": direct}
+OTHERS = {"joined": joined, "computed": computed, "computed_pair": computed_pair, "identity": identity}
+OTHERS |= {"signature": signature, "opened": opened, "mask": mask, "direct": direct}
 """Functions that rewritten methods call and that do not depend on the options of `patch`."""
 FUNCTIONS = (*METHODS, *OTHERS)
 
 
-def calls(how: Options, sites: list[Site], linears: Sequence[Site] = ()) -> dict[str, Callable[..., Any]]:
+def calls(
+    how: Options, sites: list[Site], linears: Sequence[Site] = (), traced: Traced | None = None
+) -> dict[str, Callable[..., Any]]:
     """Return the functions that a rewritten method calls, by name."""
-    made = Calls(how, sites, linears)
+    made = Calls(how, sites, linears, traced)
     return {name: getattr(made, name) for name in METHODS} | OTHERS
 
 

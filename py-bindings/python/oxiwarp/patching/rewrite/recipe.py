@@ -28,6 +28,7 @@ from .method import Unreadable, tree_of, undecorated
 from .operands import activation_of, plain_activation, unknown_norm
 from .rewriter import ATTENTION, Found, Rewriting, Rewritten
 from .sums import returned
+from .traced import Traced
 
 COPIES, SIGNATURES = "operations that return a copy, left out", "signature of the processor, looked up once"
 MASKS = "no mask where it is causal and attention knows it"
@@ -73,14 +74,17 @@ class RewrittenRecipe:
                 known = {place_of(chain): site for chain, site in zip(rewritten.chains, sites, strict=True)}
                 others = [known.get(place_of(chain)) or site_of(chain) for chain in found.chains]
                 late += [site for site in others if site not in sites]
-                opened = made[OPEN] = found.bind(own, calls(self.options, others, linears))
-            made[name] = self.rewritten(base, own, rewritten, calls(self.options, sites, linears), opened)
+                opened = made[OPEN] = found.bind(own, self.functions(own, found, others, linears))
+            functions = self.functions(own, rewritten, sites, linears)
+            made[name] = self.rewritten(base, own, rewritten, functions, opened)
         return {**made, SITES: [*held, *late]}
 
-    @property
-    def options(self) -> Options:
-        """The options of `patch` for the functions that rewritten methods call."""
-        return Options(self.mode, self.cpu_kernels, self.attention)
+    def functions(
+        self, own: FunctionType, rewritten: Rewritten, sites: list[Site], linears: list[Site]
+    ) -> dict[str, Any]:
+        """Return the functions that the rewritten version of the method `own` calls, by name."""
+        how = Options(self.mode, self.cpu_kernels, self.attention)
+        return calls(how, sites, linears, Traced(undecorated(own), rewritten.rotary))
 
     def rewritten(
         self, base: type, own: FunctionType, rewritten: Rewritten, functions: dict[str, Any], opened: Any

@@ -55,6 +55,7 @@ from .rotary_rewriter import (
     rotary_chain,
 )
 from .sums import LaterSums
+from .traced import RotaryCall
 from .twice import twice_modulated
 from .unfused import UNFUSED, unfused_chain
 from .views import join_views
@@ -133,6 +134,8 @@ class Rewritten:
     """Whether the method may get or return a placeholder for a sum: see `layers.py`."""
     masks: bool = False
     """Whether the method makes attention masks: see `masks.py`."""
+    rotary: dict[int, RotaryCall] = field(default_factory=dict)
+    """The calls of rotary functions that rotate queries, and then keys, by the index of the chain."""
 
     def bind(self, own: FunctionType, calls: Mapping[str, Any]) -> FunctionType:
         """Return the rewritten method as a function that can replace the original method `own`.
@@ -267,6 +270,7 @@ class Rewriting:
         self.local = local_functions(self.tree)
         self.nested, self.found = found is not None, [] if found is None else found
         self.linears: list[int] = []
+        self.rotary: dict[int, RotaryCall] = {}
         self.computed: dict[int, tuple[str, ast.expr]] = {}
         """Norms that are computed together with the sum before them. By the `id` of the norm's node: the
         variable with the result, and the node itself. Keeping the node prevents a new node from getting the
@@ -298,7 +302,7 @@ class Rewriting:
             check_source(self.own)
         helpers = {} if self.nested else helpers_of(self.tree, self.own, self.helper)
         tree = ast.fix_missing_locations(self.tree)
-        return Rewritten(tree, self.found, inlining.inlined, helpers, self.linears, sums.opens, masks)
+        return Rewritten(tree, self.found, inlining.inlined, helpers, self.linears, sums.opens, masks, self.rotary)
 
     def add_other(self, node: ast.expr) -> None:
         """Record an expression that the rewritten method avoids. No kernel computes it."""
@@ -342,7 +346,9 @@ class Rewriting:
         index, second = found
         operands = [ast.keyword(name, node) for name, node in first.operands.items()]
         operands.append(ast.keyword("other", second.operands["a0"]))
-        arguments: list[ast.expr] = [ast.Constant(self.add(first)), first.own(), *constants(first)]
+        chain = self.add(first)
+        arguments: list[ast.expr] = [ast.Constant(chain), first.own(), *constants(first)]
+        self.rotary[chain] = RotaryCall(first.own(), ast.unparse(first.operands["function"]))
         call = called(ROTARY_PAIR, arguments, operands, first.node)
         other = block.statements[index]
         names: list[ast.expr] = [ast.Name(name, ast.Store()) for name in (own[0], assigned(other)[0])]  # type: ignore[index]

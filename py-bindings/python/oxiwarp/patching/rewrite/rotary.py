@@ -14,6 +14,7 @@ the CPU with small random tensors. `rotation_of` makes a probe, and compares the
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -75,9 +76,12 @@ Signature = tuple[Any, ...]
 stays unchanged."""
 
 
-class Rotation(NamedTuple):
+@dataclass
+class Rotation:
     """Says how `oxiwarp.rope` computes the same as a rotary function: how to read the tables, and which arguments to
     pass to `rope`.
+
+    This is a dataclass, because Dynamo (the tracer of torch.compile) reads properties of dataclasses.
     """
 
     number: int
@@ -104,6 +108,21 @@ class Rotation(NamedTuple):
     tokens: str = "all"
     """Which tokens of the queries the function rotates: "all", "first" or "last". With "first" and "last",
     the function rotates as many tokens as the tables have."""
+    caches: bool = True
+    """Whether converted tables are cached. Under torch.compile, they are not."""
+
+    def __post_init__(self) -> None:
+        self.key = (*self.fields()[:-1],)
+        self.turned: Rotation | None = None
+        """The same rotation of tensors in which the dimensions of heads and tokens are exchanged. None if the tables
+        have a head dimension, or if the dimension of heads does not come first."""
+        if self.layout == "BHS" and "H" not in self.dims:
+            self.turned = replace(self, layout="BSH")
+
+    def fields(self) -> tuple[Any, ...]:
+        """Return the values of all fields."""
+        fields = (self.number, self.layout, self.dims, self.form, self.casts, self.parts, self.interleaved)
+        return (*fields, self.rotary_dim, self.mode, self.variant, self.tokens, self.caches)
 
     @property
     def heads_first(self) -> bool:
@@ -133,7 +152,8 @@ class Rotation(NamedTuple):
         for at, leaf in enumerate(leaves):
             back = self.variant == "back" and at == 1
             if back or self.casts or self.parts[at] != "all" or leaf.stride(-1) != 1 or self.form not in UNCHANGED:
-                found += once(leaf, (self, at, dtype), lambda leaf: self.converted(leaf, at, dtype))  # noqa: B023
+                convert = functools.partial(self.converted, at=at, dtype=dtype)
+                found += once(leaf, (self.key, at, dtype), convert) if self.caches else convert(leaf)
             else:
                 found += (self.placed(leaf),)
         return found
@@ -202,17 +222,11 @@ class Rotation(NamedTuple):
         return tuple([x.view(heads[at].shape) for at, x in enumerate(results)]) if own is not heads else results
 
 
-@functools.cache
-def turned_of(how: Rotation) -> Rotation | None:
-    """Return the rotation `how` of tensors in which the dimensions of heads and tokens are exchanged.
-
-    Return None if the tables have a head dimension, or if the dimension of heads does not come first.
-    """
-    return how._replace(layout="BSH") if how.layout == "BHS" and "H" not in how.dims else None
+Placement = tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]]
 
 
 @functools.cache
-def placement(dims: str, heads_first: bool) -> tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]]:
+def cached_placement(dims: str, heads_first: bool) -> Placement:
     """Return how to bring a rotary table with the dimensions `dims` into the layout that `oxiwarp.rope`
     requires.
 
@@ -228,6 +242,13 @@ def placement(dims: str, heads_first: bool) -> tuple[tuple[int, ...], tuple[int,
         tuple(at for at, dim in enumerate(named) if dim not in own),
     )
 
+
+def placement(dims: str, heads_first: bool) -> Placement:
+    """Return the result of `cached_placement`. Under torch.compile, the result is a constant."""
+    return cached_placement(dims, heads_first)
+
+
+placement._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 UNCHANGED = ("pair", "swapped", "complex")
 """Contents of tables that `oxiwarp.rope` takes without a conversion."""
@@ -376,11 +397,11 @@ def match(
             return None
     columns, wide = heads[0].shape[-1], dtype != heads[0].dtype
     for choice, part in itertools.product(choices(leaves, len(dims), columns, dtype), tokens):
-        found = Rotation(count, layout, dims, *choice)._replace(tokens=part)
+        found = replace(Rotation(count, layout, dims, *choice), tokens=part)
         if wide:
             if found.variant:
                 continue
-            found = found._replace(variant="wide")
+            found = replace(found, variant="wide")
         try:
             made = found.rotate(heads, leaves, "exact")
         except RuntimeError:  # The operator `rope` does not take these arguments.
@@ -459,5 +480,4 @@ __all__ = [
     "shape_of",
     "shapes",
     "signature_of",
-    "turned_of",
 ]
