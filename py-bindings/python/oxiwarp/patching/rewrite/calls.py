@@ -66,7 +66,7 @@ class Calls(LaterCalls, RotaryCalls):
 
     def site(self, at: At) -> Site:
         """Return the `Site` (the counter for the report) of a chain."""
-        return self.sites[at if type(at) is int else at[0]]
+        return self.sites[at if isinstance(at, int) else at[0]]
 
     def replaced(self, at: At) -> str | None:
         """Return None if the functions that the method calls are the same as at the time of `patch`. If another tool
@@ -75,7 +75,7 @@ class Calls(LaterCalls, RotaryCalls):
         The rewritten method contains the inlined source of functions that the method called at the time of
         `patch`. `at` contains the functions that the original method would call now.
         """
-        if type(at) is int:
+        if isinstance(at, int):
             return None
         known = self.sites[at[0]].functions
         # Dynamo does not trace `getattr(now, "__func__", now)`.
@@ -98,7 +98,7 @@ class Calls(LaterCalls, RotaryCalls):
         except RuntimeError as error:
             self.site(at).note(str(error).splitlines()[0])
             return None
-        self.sites[at if type(at) is int else at[0]].outcomes[RAN] += 1  # type: ignore[index]
+        self.sites[at if isinstance(at, int) else at[0]].outcomes[RAN] += 1
         return made
 
     def gated_residual(self, at: At, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:

@@ -106,8 +106,8 @@ class Normed(Deferred):
         alike = (self.name, self.norm.eps, swapped) == (other.name, other.norm.eps, other_swapped)
         if not alike or x.dtype != y.dtype or x.dim() not in (3, 4) or x.shape != y.shape:
             return None
-        weights = {"q_weight": self.norm.weight, "k_weight": other.norm.weight}
-        biases = {"q_bias": self.norm.bias, "k_bias": other.norm.bias}
+        weights: dict[str, Any] = {"q_weight": self.norm.weight, "k_weight": other.norm.weight}
+        biases: dict[str, Any] = {"q_bias": self.norm.bias, "k_bias": other.norm.bias}
         made = ops.qk_norm_rope(as_rows(x), as_rows(y), norm=self.name, eps=self.norm.eps, **weights, **biases)
         first, second = [one.transpose(1, 2) if swapped else one for one in made]
         return self.seen(first), other.seen(second)

@@ -435,7 +435,7 @@ def streams_of(how: Rotation, heads: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     sizes = [[one.shape[tokens] for one in part] for part in parts]  # type: ignore[union-attr]
     if any([size != sizes[0] for size in sizes]):
         return []
-    return list(zip(*parts, strict=True))  # type: ignore[arg-type]
+    return list(zip(*parts, strict=True))
 
 
 def rotate_tensors(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
