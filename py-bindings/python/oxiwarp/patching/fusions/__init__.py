@@ -26,6 +26,7 @@ from .diffusers import (
     mochi,
     qwen_image,
     timesteps,
+    wan,
 )
 from .shared import feed_forward
 from .transformers import decoder, decoder_attention
@@ -47,6 +48,7 @@ FAMILIES = (
     mochi,
     qwen_image,
     timesteps,
+    wan,
 )
 FUSIONS.update({fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS})
 

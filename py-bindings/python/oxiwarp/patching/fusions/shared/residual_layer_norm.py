@@ -16,6 +16,7 @@ def residual_layer_norm(
     mode: str,
     *,
     gate: Tensor | None = None,
+    gate_table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute `sum = x + gate * y` and return two tensors: `norm(sum)` and `sum`.
 
@@ -38,6 +39,7 @@ def residual_layer_norm(
         weight=norm.weight,
         bias=norm.bias,
         eps=norm.eps,
+        gate_table=gate_table,
         mode=mode,
     )
 
