@@ -32,11 +32,11 @@ CALLS = {
     "Qwen2": dict(add_rms_norm=2, rope=2, silu_and_mul=2),
     "Qwen3": dict(add_rms_norm=2, qk_norm_rope=2, silu_and_mul=2),
     "Gemma": dict(add_rms_norm=2, rope=2, gelu_tanh_and_mul=2),
-    "Gemma2": dict(add_rms_norm=2, rope=2, gelu_tanh_and_mul=2),
-    "Gemma3Text": dict(add_rms_norm=2, rope=2, gelu_tanh_and_mul=2),
+    "Gemma2": dict(add_rms_norm=4, rope=2, gelu_tanh_and_mul=2),
+    "Gemma3Text": dict(add_rms_norm=4, rope=2, gelu_tanh_and_mul=2),
     "Phi3": dict(add_rms_norm=2, rope=2, silu_and_mul=2),
-    "Granite": dict(rope=2, silu_and_mul=2),
-    "Mixtral": dict(rope=2),
+    "Granite": dict(add_rms_norm=4, rope=2, silu_and_mul=2),
+    "Mixtral": dict(add_rms_norm=4, rope=2),
 }
 IDS = torch.arange(24).view(2, 12)
 
@@ -66,7 +66,7 @@ def calls(monkeypatch):
         return call
 
     attentions = (decoder_attention, "rope"), (decoder_attention, "qk_norm_rope")
-    for module, name in ((decoder, "add_rms_norm"), *attentions):
+    for module, name in ((decoder, "add_rms_norm"), (oxiwarp.ops, "add_rms_norm"), *attentions):
         monkeypatch.setattr(module, name, spy(name, getattr(module, name)))
     gated = {key: spy(op.__name__, op) for key, op in decoder.GATED.items()}
     monkeypatch.setattr(decoder, "GATED", gated)

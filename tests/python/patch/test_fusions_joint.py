@@ -38,8 +38,8 @@ def test_values(name, dtype, mode, device):
     stock = step(family, model, dtype, device)
     report = oxiwarp.patch(model, mode=mode, cpu_kernels=True)
     left = [row.reason for row in report if row.status == "left"]
-    # SD 3 has no norms of queries and keys, so `patch` has nothing to fuse in its attention processors.
-    assert left == (["its attention has no norms of queries and keys"] if name == "sd3" else []), report
+    # SD 3 has no norms of queries and keys, so `patch` has nothing to replace in its attention processors.
+    assert left == (["patch was called without attention=True; it has no norm"] if name == "sd3" else []), report
     with Operators() as operators:
         ours = step(family, model, dtype, device)
     assert ran(operators) == family.kernels

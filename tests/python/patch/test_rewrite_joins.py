@@ -315,3 +315,45 @@ def test_other_activations(make, device):
     original result."""
     own, made, _ = parallel(make().to(device), random((2, 5, DIM), torch.float32, device))
     close([made], [own])
+
+
+class Transposed(Joint):
+    """A method that normalizes queries and keys `[B, H, S, D]`, which are views of `[B, S, H, D]`, as in SD 3.5."""
+
+    def forward(self, q, k, tq, tk, tables, turns):
+        query = q.transpose(1, 2)
+        key = k.transpose(1, 2)
+        if self.norm_q is not None:
+            query = self.norm_q(query)
+        if self.norm_k is not None:
+            key = self.norm_k(key)
+        if tq is not None:
+            tq = self.norm_added_q(tq)
+            tk = self.norm_added_k(tk)
+            query = torch.cat([query, tq], dim=2)
+            key = torch.cat([key, tk], dim=2)
+        return query, key
+
+
+@pytest.mark.parametrize("elementwise", [False, True])
+@pytest.mark.parametrize("eps", [1e-6, 1e-3])
+@pytest.mark.parametrize("cls", [SameNames, Transposed])
+def test_norms_alone(cls, eps, elementwise, device):
+    """One kernel computes the norms of queries and keys that are neither rotated nor concatenated, if both norms have
+    the same eps. The results have the strides of the original results.
+    """
+    module = cls()
+    if elementwise:
+        norm = pytest.importorskip("diffusers.models.normalization").RMSNorm
+        module.norm_q, module.norm_k = norm(DIM, 1e-6), norm(DIM, 1e-6)
+    module.to(device).norm_k.eps = eps
+    q, k = (random((2, IMAGE, HEADS, DIM), torch.float32, device, seed=seed) for seed in range(2))
+    own = module(q, k, None, None, None, None)
+    oxiwarp.patch(module, cpu_kernels=True)
+    with Count() as count:
+        made = module(q, k, None, None, None, None)
+    for y, right in zip(made, own, strict=True):
+        torch.testing.assert_close(y, right, rtol=1e-5, atol=1e-5)
+        assert y.stride() == right.stride()
+    expected = {"qk_norm_rope": 1} if eps == module.norm_q.eps else {"qk_norm_rope_one": 2}
+    assert {name: n for name, n in count.seen.items() if name.startswith("qk_norm")} == expected

@@ -46,7 +46,7 @@ def test_both():
     from oxiwarp.cli.bench.measure import build
     from oxiwarp.patching.class_swap import recipe_of
 
-    model = build(families.WORKLOADS["qwen-image"], True, torch.device("cpu"), torch.bfloat16)
+    model = build(families.WORKLOADS["ltx"], True, torch.device("cpu"), torch.bfloat16)
     kinds = [type(recipe_of(one.transformer_blocks[0])) for one in families.both(model, True)]
     assert (
         (kinds[0] is FusedRecipe) and (kinds[1] is not FusedRecipe) and recipe_of(model.transformer_blocks[0]) is None

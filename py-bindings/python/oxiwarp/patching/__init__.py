@@ -255,8 +255,6 @@ def recipe_for(x: Any, settings: Settings, probed: Probed, owner: Any) -> Recipe
         fusion, known = found
         try:
             fusion.check(x, cls, known)
-            if owner is not None and (reason := fusion.fits_owner(owner)):
-                raise Unsuitable(reason)
             return fusions.FusedRecipe(fusion.name, *settings, fusion.kinds(x))
         except Unsuitable as error:
             why = error

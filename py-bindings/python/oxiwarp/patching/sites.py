@@ -23,6 +23,7 @@ Any other outcome is a text that says why the original code ran instead.
 UNSUPPORTED = "the kernels do not support the call"
 
 compiling = torch.compiler.is_compiling
+tracing = torch.compiler.is_dynamo_compiling
 
 
 class Site:
@@ -38,6 +39,11 @@ class Site:
     def __init__(self, op: str, line: int = 0, functions: tuple[Any, ...] = (), optional: bool = False) -> None:
         self.op, self.line, self.functions, self.optional = op, line, functions, optional
         self.outcomes: Counter[str] = Counter()
+
+    def ran(self) -> None:
+        """Count a call that ran the kernel."""
+        if not tracing():
+            self.outcomes[RAN] += 1
 
     def note(self, outcome: str) -> None:
         """Count the outcome of one call.

@@ -25,19 +25,17 @@ from .diffusers import (
     ltx_rope,
     mochi,
     qwen_image,
-    sd3,
     timesteps,
     wan,
 )
 from .shared import feed_forward
-from .transformers import decoder, decoder_attention, decoder_model
+from .transformers import decoder, decoder_attention
 
 FAMILIES = (
     basic_transformer_block,
     cogvideox,
     decoder,
     decoder_attention,
-    decoder_model,
     feed_forward,
     flux,
     hunyuan_video,
@@ -49,7 +47,6 @@ FAMILIES = (
     ltx_rope,
     mochi,
     qwen_image,
-    sd3,
     timesteps,
     wan,
 )

@@ -15,9 +15,11 @@ from ...ops._register import PLAIN, is_eps, needs_grad
 from ...ops.rms_norm import call, rms_norm
 from ..class_swap import RECIPE
 from ..inductor import is_decoders, is_few
-from ..sites import RAN, SITES, UNSUPPORTED, Site
+from ..sites import SITES, UNSUPPORTED, Site
 from .probe import MAX_RANK, DtypePair, Formula
 from .recognise import DEFAULT_EPS, input_names
+
+tracing = torch.compiler.is_dynamo_compiling
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,9 @@ class NormRecipe:
         def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if len(args) + len(kwargs) == 1 and RECIPE in module.__dict__:
                 x = args[0] if args else kwargs.get(argument)
-                y = None if decodes and is_few(x) else run(module, self, x)
+                y = None if decodes and tracing() and is_few(x) else run(module, self, x)
                 if y is not None:
-                    site.note(RAN)
+                    site.ran()
                     return y
             site.note(UNSUPPORTED)
             return base.forward(module, *args, **kwargs)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ... import ops
 from ..fusions.core.attention import dispatched, sdpa
@@ -24,17 +24,23 @@ from ..fusions.shared.residual_layer_norm import zeros
 from ..norms.forward import inverse
 from ..sites import RAN, Site
 from . import operands
-from .deferred import computed, joined
+from .deferred import computed, computed_pair, joined
+from .direct_calls import direct
 from .factor_norms import eps_of
 from .identities import identity, signature
 from .later_calls import At, LaterCalls, Own, rows_of
+from .layer_calls import opened
+from .masks import mask
 from .operands import Norm, branch_and_gate, unmodulated
 from .rotary_calls import RotaryCalls
+from .traced import Traced
 
+PLAIN_SUM, PLAIN_NORM = ("plain_sum",), ("plain_norm", False)
 GELUS = {"none": ops.gelu, "tanh": ops.gelu_tanh}
 REPLACED = "a function was replaced after patch"
 
 compiling = torch.compiler.is_compiling
+tracing = torch.compiler.is_dynamo_compiling
 
 
 class Options(NamedTuple):
@@ -53,10 +59,10 @@ class Calls(LaterCalls, RotaryCalls):
     of `patch`) for each chain. `linears` has one `Site` for each linear that is an operand of a chain.
     """
 
-    def __init__(self, how: Options, sites: list[Site], linears: Sequence[Site] = ()) -> None:
+    def __init__(self, how: Options, sites: list[Site], linears: Sequence[Site], traced: Traced | None) -> None:
         super().__init__()
         self.how, (self.mode, self.cpu_kernels, _) = how, how
-        self.sites, self.linears = sites, linears
+        self.sites, self.linears, self.traced = sites, linears, traced
 
     def site(self, at: At) -> Site:
         """Return the `Site` (the counter for the report) of a chain."""
@@ -83,7 +89,7 @@ class Calls(LaterCalls, RotaryCalls):
         If the result is None, the caller evaluates the original expression. If torch also rejects the shapes, the user
         gets torch's error.
         """
-        if compiling():
+        if tracing():
             return run()
         try:
             made = run()
@@ -92,7 +98,7 @@ class Calls(LaterCalls, RotaryCalls):
         except RuntimeError as error:
             self.site(at).note(str(error).splitlines()[0])
             return None
-        self.site(at).note(RAN)
+        self.sites[at if isinstance(at, int) else at[0]].outcomes[RAN] += 1
         return made
 
     def gated_residual(self, at: At, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
@@ -117,6 +123,11 @@ class Calls(LaterCalls, RotaryCalls):
 
         why = self.replaced(at) or operands.unusable(x, self.cpu_kernels)
         why = why or operands.misplaced(x, gate, one_column=True)
+        # With casts, only a float32 gate and a result of the residual's dtype give one rounding, like the
+        # kernel.
+        if why is None and (any(options[1]) or "target" in terms):
+            result = operands.dtype_of(terms.get("target"))
+            why = None if gate.dtype == operands.FLOAT and result == x.dtype else operands.DTYPES
         return separate(product.now()) if why else product.added(x, gate, separate)
 
     def linear(self, at: int, kind: str, module: Any, x: Any) -> Any:
@@ -145,6 +156,10 @@ class Calls(LaterCalls, RotaryCalls):
         x, a, b = terms["x"], terms["a"], terms["b"]
         _, wide, inner = options
         return branch_and_gate(x, a, b, wide, inner, terms.get("target"), self.cpu_kernels)
+
+    def is_scaled(self, options: tuple[Any, ...], terms: dict[str, Any]) -> bool:
+        """Return whether a sum is `x + a * b` with a number `a` or `b`."""
+        return options[0] == "gated_residual" and two_terms(options, terms) is not None
 
     def norm(self, options: tuple[Any, ...], given: dict[str, Any]) -> Norm | str:
         """Return the `Norm` (parameters of a norm) for `norm(x) * (1 + scale) + shift` or `norm(x)`, or a
@@ -229,6 +244,10 @@ class Calls(LaterCalls, RotaryCalls):
         In `terms`, the names of the norm's operands start with "norm_". The other operands are those of the
         sum. `casts_to_sum` says whether the result of the norm is cast to the dtype of the sum.
         """
+        if of_norm == PLAIN_NORM and of_sum == PLAIN_SUM and not casts_to_sum and len(terms) == 3:
+            made = self.add_rms_norm(at, terms["x"], terms["y"], terms["norm_norm"])
+            if made is not None:
+                return made
         given = {name[5:]: terms.pop(name) for name in tuple(terms) if name.startswith("norm_")}
 
         def apart(total: Any, replaced: bool = False) -> tuple[Any, Any]:
@@ -262,6 +281,30 @@ class Calls(LaterCalls, RotaryCalls):
         total = own_sum(**terms) if total is None else total
         return total, own_norm(x=total, **given, **({"target": total} if casts_to_sum else {}))
 
+    def add_rms_norm(self, at: At, x: Any, y: Any, norm: Any) -> tuple[Any, Any] | None:
+        """Return the sum `x + y` and its norm. Return None if only `sum_and_norm` can decide how to compute them.
+
+        A decoder layer computes two such norms. This function makes fewer calls than `sum_and_norm`, because Python
+        takes more time than the GPU if a decoder generates one token per step.
+        """
+        if tracing() or not type(x) is type(y) is Tensor or not isinstance(norm, nn.Module) or type(at) is not int:
+            return None
+        same = x.shape == y.shape and x.dtype == y.dtype and x.is_contiguous() and y.is_contiguous()
+        if not same or x.device != y.device or operands.unusable(x, self.cpu_kernels):
+            return None
+        known = operands.plain_rms_norm(norm, x)
+        if known is None:
+            return None
+        _, weight, _, eps, offset, rounding = known
+        try:
+            normed, total = ops.add_rms_norm(y, x, weight, eps, weight_offset=offset, rounding=rounding)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            return None
+        self.sites[at].outcomes[RAN] += 1
+        return total, normed
+
     def norm_of_sum(
         self,
         at: At,
@@ -283,7 +326,7 @@ class Calls(LaterCalls, RotaryCalls):
         if isinstance(op, str):
             self.site(at).note(op)
             return own(**factors)
-        made = self.attempt(at, lambda: gated(op, gate, up, self.mode))
+        made = self.attempt(at, functools.partial(gated, op, gate, up, self.mode))
         return own(**factors) if made is None else made
 
     def gelu(self, at: int, function: Callable[..., Any], x: Any, approximate: str = "none") -> Any:
@@ -327,14 +370,17 @@ METHODS = (
     "linear",
 )  # fmt: skip
 """Names of the methods of `Calls` that rewritten methods call."""
-OTHERS = {"joined": joined, "computed": computed, "identity": identity, "signature": signature}
+OTHERS = {"joined": joined, "computed": computed, "computed_pair": computed_pair, "identity": identity}
+OTHERS |= {"signature": signature, "opened": opened, "mask": mask, "direct": direct}
 """Functions that rewritten methods call and that do not depend on the options of `patch`."""
 FUNCTIONS = (*METHODS, *OTHERS)
 
 
-def calls(how: Options, sites: list[Site], linears: Sequence[Site] = ()) -> dict[str, Callable[..., Any]]:
+def calls(
+    how: Options, sites: list[Site], linears: Sequence[Site] = (), traced: Traced | None = None
+) -> dict[str, Callable[..., Any]]:
     """Return the functions that a rewritten method calls, by name."""
-    made = Calls(how, sites, linears)
+    made = Calls(how, sites, linears, traced)
     return {name: getattr(made, name) for name in METHODS} | OTHERS
 
 
@@ -350,7 +396,9 @@ def two_terms(of_sum: tuple[Any, ...], terms: dict[str, Any]) -> dict[str, Tenso
     tensor. In `x + a * b` with a number `a` or `b`, compute the product first.
     """
     if of_sum[0] == "plain_sum":
-        return operands.expanded(terms["x"], terms["y"])
+        x, y = terms["x"], terms["y"]
+        same = type(x) is type(y) is Tensor and x.shape == y.shape
+        return None if same else operands.expanded(x, y)
     x, a, b = terms["x"], terms["a"], terms["b"]
     if operands.is_number(a):
         a, b = b, a
@@ -372,7 +420,8 @@ def gated(op: Callable[..., Tensor], gate: Tensor, up: Tensor, mode: str) -> Ten
     The operator `op` computes the activation and usually the product. If it computes only the activation,
     torch computes the product.
     """
-    order = None if compiling() or gate.is_contiguous() else operands.memory_order(gate, up)
+    order = None if gate.is_contiguous() or compiling() else operands.memory_order(gate, up)
+    order = None if order == list(range(gate.dim())) else order
     if order is not None:
         gate, up = gate.permute(order), up.permute(order)
     made = op(gate, up, mode=mode) if op.__name__.endswith("_and_mul") else op(gate, mode=mode) * up

@@ -5,7 +5,6 @@ result. The function that replaces the rotary embedding then computes norm and r
 supports both, this function first computes the norm, with a kernel for norms or with the norm's module.
 """
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,11 @@ from ... import ops
 from ..fusions.core.modules import is_exactly
 from ..fusions.core.operands import as_rows
 from .operands import FLOAT, Norm, norm_of, unusable
+
+ELEMENTWISE = ("llama_rms_norm", "mochi_rms_norm")
+"""The norms that models compute with elementwise operations, whose results have the strides of the operand."""
+
+compiling = torch.compiler.is_compiling
 
 
 class Deferred:
@@ -42,20 +46,21 @@ class Deferred:
 class Normed(Deferred):
     """A placeholder for a norm that is not computed yet, or for a view of the norm's result."""
 
-    def __init__(self, module: nn.Module, norm: Norm, x: Tensor, wide: bool = False) -> None:
-        self.module, self.norm, self.own, self.x, self.wide = module, norm, x, x, wide
-        self.views: list[tuple[str, tuple[Any, ...]]] = []
+    def __init__(
+        self, module: nn.Module, norm: Norm, own: Tensor, wide: bool, name: str, x: Tensor, views: Any
+    ) -> None:
+        self.module, self.norm, self.own, self.wide, self.x = module, norm, own, wide, x
+        self.name = name
+        """The name that the argument `norm` of `oxiwarp.qk_norm_rope` has for this norm."""
+        self.views: tuple[tuple[str, tuple[Any, ...]], ...] = views
         """Names and arguments of the view methods, such as `transpose`, that turn `own` into the view `x`."""
         self.shape, self.dtype = x.shape, x.dtype
-        self.name = self.name_of_norm()
 
     def viewed(self, name: str, args: tuple[Any, ...]) -> Any:
         """Return a `Normed` for a view of the norm's result. The view is the result of the tensor method
         `name` with the arguments `args`."""
-        made = copy.copy(self)
-        made.x, made.views = getattr(self.x, name)(*args), [*self.views, (name, args)]
-        made.shape = made.x.shape
-        return made
+        x, views = getattr(self.x, name)(*args), (*self.views, (name, args))
+        return Normed(self.module, self.norm, self.own, self.wide, self.name, x, views)
 
     def transpose(self, first: int, second: int) -> Any:
         """Exchange two dimensions, as `Tensor.transpose` does. If one of them is the last dimension, compute
@@ -80,9 +85,32 @@ class Normed(Deferred):
     def kernel(self) -> Tensor:
         """Compute the norm with the kernel of `oxiwarp.qk_norm_rope`. Raise RuntimeError if this operator
         rejects the operands."""
-        norm, eps, _ = self.kind() or ("", 0.0, False)
-        x = as_rows(self.own)
-        return self.seen(ops.qk_norm_rope(x, norm=norm, q_weight=self.norm.weight, q_bias=self.norm.bias, eps=eps))
+        x, swapped = self.in_memory_order()
+        weight, bias, eps = self.norm.weight, self.norm.bias, self.norm.eps
+        made = ops.qk_norm_rope(as_rows(x), norm=self.name, q_weight=weight, q_bias=bias, eps=eps)
+        return self.seen(made.transpose(1, 2) if swapped else made)
+
+    def in_memory_order(self) -> tuple[Tensor, bool]:
+        """Return the norm's input, and whether its dimensions 1 and 2 were exchanged.
+
+        They are exchanged if they have the other order in memory, as in queries `[B, H, S, D]` that are a view of
+        `[B, S, H, D]`, and if the original norm keeps this order. torch's own norms return contiguous results.
+        """
+        x = self.own
+        swapped = self.name in ELEMENTWISE and x.dim() == 4 and x.stride(1) < x.stride(2)
+        return (x.transpose(1, 2) if swapped else x), swapped
+
+    def with_other(self, other: "Normed") -> tuple[Tensor, Tensor] | None:
+        """Compute this norm and the norm `other` with one kernel. Return None if no kernel computes both."""
+        (x, swapped), (y, other_swapped) = self.in_memory_order(), other.in_memory_order()
+        alike = (self.name, self.norm.eps, swapped) == (other.name, other.norm.eps, other_swapped)
+        if not alike or x.dtype != y.dtype or x.dim() not in (3, 4) or x.shape != y.shape:
+            return None
+        weights: dict[str, Any] = {"q_weight": self.norm.weight, "k_weight": other.norm.weight}
+        biases: dict[str, Any] = {"q_bias": self.norm.bias, "k_bias": other.norm.bias}
+        made = ops.qk_norm_rope(as_rows(x), as_rows(y), norm=self.name, eps=self.norm.eps, **weights, **biases)
+        first, second = [one.transpose(1, 2) if swapped else one for one in made]
+        return self.seen(first), other.seen(second)
 
     def seen(self, made: Tensor) -> Tensor:
         """Apply the recorded views to the result of the norm."""
@@ -95,7 +123,8 @@ class Normed(Deferred):
         return self.seen(original(self.module, self.own, self.wide))
 
     def now(self) -> Tensor:
-        if self.own.dim() not in (3, 4):
+        # Under torch.compile, Inductor computes a norm without a rotation.
+        if self.own.dim() not in (3, 4) or compiling():
             return self.original()
         # The kernel of `qk_norm_rope` adds the squares of a row in the same order as the norm module does.
         # Therefore, it gives the same bits.
@@ -111,29 +140,30 @@ class Normed(Deferred):
         """Whether the norm covers all heads of a token together."""
         return self.own.shape[-1] != self.x.shape[-1]
 
-    def kind(self) -> tuple[str, float, bool] | None:
-        """Return the arguments `norm`, `eps` and `across_heads` for `oxiwarp.qk_norm_rope`. Return None if
-        the operator does not support this norm."""
-        return None if self.name is None else (self.name, self.norm.eps, self.across_heads)
+    def kind(self) -> tuple[str, float, bool]:
+        """Return the arguments `norm`, `eps` and `across_heads` for `oxiwarp.qk_norm_rope`."""
+        return self.name, self.norm.eps, self.across_heads
 
-    def name_of_norm(self) -> str | None:
-        """Return the name that the argument `norm` of `oxiwarp.qk_norm_rope` has for this norm, or None if
-        the operator does not support it."""
-        kind, weight, bias, _, offset, rounding = self.norm
-        columns, dtype = self.own.shape[-1:], self.dtype
-        if offset or (weight is not None and (weight.shape != columns or weight.dtype != dtype)):
-            return None
-        if bias is not None and (bias.shape != columns or bias.dtype != dtype):
-            return None
-        if kind == "layer_norm":
-            return "layer_norm" if is_exactly(self.module, nn.LayerNorm) else None
-        # The module gets a float32 input and a weight of another dtype, so torch computes the norm with
-        # several operations, as in Mochi.
-        if self.wide and dtype != FLOAT:
-            return "mochi_rms_norm"
-        if is_exactly(self.module, nn.RMSNorm):
-            return "rms_norm" if rounding == "once" else None
-        return "llama_rms_norm" if rounding == "before_weight" or dtype == FLOAT else "mochi_rms_norm"
+
+def name_of(norm: Norm, module: nn.Module, x: Tensor, wide: bool) -> str | None:
+    """Return the name that the argument `norm` of `oxiwarp.qk_norm_rope` has for the norm of `x`, or None if the
+    operator does not support the norm.
+    """
+    kind, weight, bias, _, offset, rounding = norm
+    columns, dtype = x.shape[-1:], x.dtype
+    if offset or (weight is not None and (weight.shape != columns or weight.dtype != dtype)):
+        return None
+    if bias is not None and (bias.shape != columns or bias.dtype != dtype):
+        return None
+    # The module gets a float32 input and a weight of another dtype, so torch computes the norm with
+    # several operations, as in Mochi.
+    if wide and dtype != FLOAT:
+        return "mochi_rms_norm" if weight is not None and is_exactly(module, nn.RMSNorm) else None
+    if kind == "layer_norm":
+        return "layer_norm" if is_exactly(module, nn.LayerNorm) else None
+    if isinstance(module, nn.RMSNorm) and is_exactly(module, nn.RMSNorm):
+        return "rms_norm" if rounding == "once" else None
+    return "llama_rms_norm" if rounding == "before_weight" or dtype == FLOAT else "mochi_rms_norm"
 
 
 class Joined(Deferred):
@@ -142,7 +172,8 @@ class Joined(Deferred):
     def __init__(self, held: list[Any], dim: int) -> None:
         self.held, self.dim = held, dim % len(held[0].shape)
         shape = list(held[0].shape)
-        shape[self.dim] = sum(one.shape[self.dim] for one in held)
+        for one in held[1:]:  # no `sum`: see `broadcasts` in operands.py
+            shape[self.dim] += one.shape[self.dim]
         self.shape, self.dtype = torch.Size(shape), held[0].dtype
 
     def parts(self, tokens: int) -> list[Any] | None:
@@ -211,21 +242,44 @@ class LaterSum(Deferred):
         return self.total
 
 
+def given(x: Tensor) -> LaterSum:
+    """Return a `LaterSum` whose sum is computed already: the tensor `x`."""
+    made = LaterSum(None, None, ("plain_sum",), {"x": x}, computed)
+    made.total, made.terms = x, {}
+    return made
+
+
 def computed(x: Any) -> Any:
     """If `x` is a `Deferred` (a placeholder for a tensor), compute and return the tensor. Return any other
     value unchanged."""
     return x.now() if isinstance(x, Deferred) else x
 
 
+def computed_pair(x: Any, y: Any) -> tuple[Any, Any]:
+    """Return `computed(x)` and `computed(y)`. If both are norms of the same kind, one kernel computes them."""
+    made = None
+    if isinstance(x, Normed) and isinstance(y, Normed):
+        if compiling():
+            made = x.with_other(y)
+        else:
+            try:
+                made = x.with_other(y)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:
+                made = None
+    return (computed(x), computed(y)) if made is None else made
+
+
 def joined(cat: Callable[..., Any], tensors: Any, dim: int = 0) -> Any:
     """Return `torch.cat(tensors, dim)`. If one of the tensors is not computed yet, return a `Joined` (a
     placeholder for the result) where possible."""
-    if any(isinstance(one, Deferred) for one in tensors):
+    if any([isinstance(one, Deferred) for one in tensors]):
         first = tensors[0].shape
-        plain = all(isinstance(one, Normed | Tensor) and one.dtype == tensors[0].dtype for one in tensors)
+        plain = all([isinstance(one, Normed | Tensor) and one.dtype == tensors[0].dtype for one in tensors])
         at = dim % len(first)
-        rest = {(*one.shape[:at], *one.shape[at + 1 :]) for one in tensors if len(one.shape) == len(first)}
-        if plain and len(rest) == 1 and cat is torch.cat and at != len(first) - 1:
+        shapes = [(*one.shape[:at], *one.shape[at + 1 :]) for one in tensors]
+        if plain and cat is torch.cat and at != len(first) - 1 and all([shape == shapes[0] for shape in shapes]):
             return Joined(list(tensors), dim)
     return cat([computed(one) for one in tensors], dim)
 
@@ -236,13 +290,11 @@ def deferred(module: Any, x: Any, cpu_kernels: bool, wide: bool) -> Any:
 
     The norm is `module(x)`, or `module(x.float()).type_as(x)` if `wide` is True.
     """
-    if torch.compiler.is_compiling() or rejected(x, cpu_kernels):
+    if unusable(x, cpu_kernels, permuted=True):
         return original(module, x, wide)
     norm = norm_of(module, x, wide=False, modulated=False)
-    made = Normed(module, norm, x, wide) if isinstance(norm, Norm) else None
-    if wide and x.dtype != FLOAT and (made is None or made.norm.weight is None or not is_exactly(module, nn.RMSNorm)):
-        made = None
-    return original(module, x, wide) if made is None or made.name is None else made
+    name = name_of(norm, module, x, wide) if isinstance(norm, Norm) else None
+    return original(module, x, wide) if name is None else Normed(module, norm, x, wide, name, x, ())  # type: ignore[arg-type]
 
 
 def original(module: Any, x: Any, wide: bool = False) -> Any:
@@ -268,7 +320,9 @@ __all__ = [
     "Normed",
     "Rotated",
     "computed",
+    "computed_pair",
     "deferred",
+    "given",
     "joined",
     "original",
     "rejected",

@@ -36,6 +36,7 @@ class LaterCalls:
     attempt: Callable[..., Any]
     replaced: Callable[[At], str | None]
     branch: Callable[..., Any]
+    is_scaled: Callable[..., bool]
     gated_residual: Callable[..., Any]
     modulated_norm: Callable[..., Any]
     sum_and_norm: Callable[..., Any]
@@ -43,7 +44,9 @@ class LaterCalls:
     def later_sum(self, at: At | None, own: Own, options: tuple[Any, ...], **terms: Any) -> Any:
         """Return a `LaterSum` (a placeholder for a sum that is not computed yet). If no kernel supports the
         operands, compute and return the sum."""
-        if isinstance(self.branch(options, terms), str):
+        x, y = terms["x"], terms.get("y")
+        alike = at is None and type(x) is type(y) is Tensor and x.shape == y.shape and x.dtype == y.dtype
+        if not alike and isinstance(self.branch(options, terms), str) and not self.is_scaled(options, terms):
             return self.sum_now(at, own, options, **terms)
         return LaterSum(at, own, options, terms, self.sum_now)
 
@@ -170,7 +173,7 @@ def written_parts(parts: list[Any], dim: int) -> Tensor:
 
 def rows_of(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Return the tensors, copied if their last dimension is not contiguous."""
-    return tuple(as_rows(x) for x in tensors)
+    return tuple([x if x.stride(-1) == 1 else x.contiguous() for x in tensors])
 
 
 __all__ = ["At", "LaterCalls", "Own", "rows_of"]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .blocks import Block
-from .flow import Read, is_self
+from .flow import Read, is_definition, is_self, rebinds
 from .method import PREFIX
 from .patterns import GATED, Chain
 
@@ -32,10 +32,10 @@ class Linear(NamedTuple):
 def with_linear(chain: Chain, block: Block, at: int, add: Add) -> Linear | None:
     """Find the linear whose result is a factor of the gated residual `chain`, in the statement with index `at`.
 
-    Return None if there is no such linear, or if the expression contains casts. The other operands must have no side
-    effects, because the rewritten method evaluates them before the linear.
+    Return None if there is no such linear, or if the expression rounds the product. The other operands must have no
+    side effects, because the rewritten method evaluates them before the linear.
     """
-    if chain.op != GATED or any(chain.options["wide"]) or "target" in chain.operands:
+    if chain.op != GATED or chain.options["inner"]:
         return None
     for name in ("a", "b"):
         operand = chain.operands[name]
@@ -44,7 +44,32 @@ def with_linear(chain: Chain, block: Block, at: int, add: Add) -> Linear | None:
         others = [node for other, node in chain.operands.items() if other != name]
         if is_linear_call(call) and not any(Read(other).effects for other in others):
             return Linear(operand, linear_call(call, GATED, add), operand.id if isinstance(operand, ast.Name) else "")
+        if isinstance(operand, ast.Name):
+            in_branches(operand, chain, block, at, add)
     return None
+
+
+def in_branches(operand: ast.Name, chain: Chain, block: Block, at: int, add: Add) -> None:
+    """If the statement before the chain is an `if` whose branches end with `name = call`, replace the calls of linears
+    in these branches, as in `if chunked: y = f(x)`, `else: y = self.ff(x)`.
+
+    `operand` reads the variable, and must be its only reader. It accepts a placeholder for the result of a linear. A
+    statement between the `if` and the chain, such as `y = gate * y`, must be part of the chain.
+    """
+    name, reader, before = operand.id, at, at - 1
+    absorbed = {block.defined(variable, at) for variable in chain.used()}
+    while before >= 0 and (before in absorbed or isinstance(block.statements[before], ast.Pass)):
+        reader = before if any(node is operand for node in ast.walk(block.statements[before])) else reader
+        before -= 1
+    choice = block.statements[before] if before >= 0 else None
+    if not isinstance(choice, ast.If) or not choice.orelse or name in block.reads[before].loads:
+        return
+    ends = [branch[-1] for branch in (choice.body, choice.orelse)]
+    if not all(rebinds(end, name) for end in ends) or not block.used_once(name, before, reader):
+        return
+    for end in ends:
+        if isinstance(end, ast.Assign) and is_definition(end) and is_linear_call(end.value):
+            end.value = linear_call(end.value, GATED, add)
 
 
 def of_gelu(call: ast.Call, add: Add) -> None:

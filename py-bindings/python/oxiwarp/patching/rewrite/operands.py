@@ -82,7 +82,7 @@ def unusable(x: Any, cpu_kernels: bool, permuted: bool = False) -> str | None:
     # last dimension is not contiguous, as after a patch-embedding convolution, is copied later.
     if not permuted and not x.is_contiguous() and x.stride(-1) == 1 and is_permuted(x):
         return "the tensor is transposed"
-    return "the tensor is empty" if x.dim() == 0 or x.numel() == 0 else None
+    return "the tensor is empty" if not x.shape or x.numel() == 0 else None
 
 
 def is_permuted(x: Tensor) -> bool:
@@ -148,7 +148,8 @@ def misplaced(x: Tensor, *modulations: Any, one_column: bool = False) -> str | N
             continue
         if type(operand) not in PLAIN:
             return f"a modulation is a {type(operand).__name__}"
-        columns = operand.shape[-1] if operand.dim() else 0
+        shape = operand.shape
+        columns = shape[-1] if shape else 0
         if columns != x.shape[-1] and not (one_column and columns == 1):
             return f"a modulation has shape {list(operand.shape)}"
         if compiling() and not broadcasts(operand, x):
@@ -280,17 +281,22 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
     dtype = FLOAT if wide else x.dtype
     parameters, own = module._parameters, module.__dict__
     recipe = own.get(RECIPE)
-    recipe = recipe if type(recipe) is NormRecipe else None
-    name = "weight" if recipe is None else recipe.weight_name
-    absent = isinstance(module, nn.LayerNorm) and not (name in parameters and "bias" in parameters)
-    if absent or own.get(name) is not None or own.get("bias") is not None:
+    recipe = recipe if isinstance(recipe, NormRecipe) and type(recipe) is NormRecipe else None
+    # Each attribute of the recipe that this function reads adds two guards to each norm of a compiled
+    # model. So does `type`, unlike `isinstance`.
+    plain = recipe is None or ("weight" in parameters and parameters["weight"] is not None)
+    name = "weight" if plain else recipe.weight_name  # type: ignore[union-attr]
+    absent = recipe is None and isinstance(module, nn.LayerNorm) and not (name in parameters and "bias" in parameters)
+    shadowed = name in own and own[name] is not None
+    if absent or shadowed or (recipe is None and "bias" in own and own["bias"] is not None):
         return "the norm's weight or bias is not a parameter"
-    weight, bias = parameters.get(name), parameters.get("bias")
+    weight = parameters[name] if name in parameters else None  # noqa: SIM401  `get` takes more time
+    bias = parameters["bias"] if "bias" in parameters else None  # noqa: SIM401
     for parameter in (weight, bias):
         if parameter is not None and (type(parameter) not in PLAIN or parameter.device != x.device):
             return "the norm's parameters are not plain tensors on the device"
     if recipe is not None:
-        return rms_norm_of(module, recipe, weight, x, dtype, modulated)
+        return rms_norm_of(module, recipe, (weight, bias), x, dtype, modulated)
     casts = False
     if not is_exactly(module, nn.LayerNorm):
         # `FP32LayerNorm` of diffusers casts the input and the parameters to float32.
@@ -306,6 +312,27 @@ def norm_of(module: Any, x: Tensor, wide: bool, modulated: bool = True) -> Norm 
     return Norm("layer_norm", weight, bias, known.eps)
 
 
+def plain_rms_norm(module: nn.Module, x: Tensor) -> Norm | None:
+    """Return the parameters of an RMSNorm with a weight and without hooks, as `norm_of` returns them. Return None if
+    only `norm_of` can decide. This function makes fewer calls than `norm_of`."""
+    own, parameters = module.__dict__, module._parameters
+    recipe = own.get(RECIPE)
+    if type(recipe) is not NormRecipe or hooks_everywhere() or own["_forward_hooks"] or own["_forward_pre_hooks"]:
+        return None
+    if own["_backward_hooks"] or own["_backward_pre_hooks"] or "forward" in own or recipe.weight_name in own:
+        return None
+    weight, eps = parameters.get(recipe.weight_name), own.get(recipe.eps_name)
+    if weight is None or type(weight) not in PLAIN or weight.device != x.device:
+        return None
+    if type(eps) is not float or len(parameters) != 1:
+        return None
+    formula = recipe.formulas.get((x.dtype, weight.dtype))
+    if formula is None or not formula.uses_weight:
+        return None
+    early = formula.round_before_weight and x.dtype != FLOAT
+    return Norm("rms_norm", weight, None, eps, formula.weight_offset, "before_weight" if early else "once")
+
+
 def unknown_norm(module: Any) -> str | None:
     """Return the reason why no kernel computes norms of the class of `module`, or None. This function checks only the
     class.
@@ -317,17 +344,25 @@ def unknown_norm(module: Any) -> str | None:
 
 
 def rms_norm_of(
-    module: nn.Module, recipe: NormRecipe, weight: Tensor | None, x: Tensor, dtype: torch.dtype, modulated: bool
+    module: nn.Module,
+    recipe: NormRecipe,
+    parameters: tuple[Tensor | None, Tensor | None],
+    x: Tensor,
+    dtype: torch.dtype,
+    modulated: bool,
 ) -> Norm | str:
     """Return the parameters (`Norm`) of an RMSNorm that `patch` recognised, or a reason why no kernel computes the
     norm.
 
-    `dtype` is the dtype of the norm's input, after a possible cast to float32.
+    `parameters` are the weight and the bias. `dtype` is the dtype of the norm's input, after a possible cast to
+    float32.
     """
+    weight, bias = parameters
     formula = recipe.formulas.get((dtype, None if weight is None else weight.dtype))
-    eps = module.__dict__.get(recipe.eps_name)
+    own = module.__dict__
+    eps = own["eps"] if "eps" in own else own.get(recipe.eps_name)
     eps = DEFAULT_EPS if eps is None else eps
-    if formula is None or module._parameters.get("bias") is not None or not is_eps(eps):
+    if formula is None or bias is not None or not is_eps(eps):
         return "the RMSNorm has another formula"
     weight = weight if formula.uses_weight else None
     early = formula.round_before_weight and weight is not None and dtype != FLOAT
@@ -349,7 +384,7 @@ def unmodulated(module: Any, x: Tensor, wide: bool, target: Any) -> Norm | str:
     `wide` says whether the original code casts `x` to float32. The original code casts the result to
     `target`, unless `target` is None.
     """
-    result = dtype_of(target)
+    result = None if target is None else dtype_of(target)
     if result not in (None, x.dtype) or (wide and result is None and x.dtype != FLOAT):
         return DTYPES
     return norm_of(module, x, wide, modulated=False)
@@ -369,10 +404,13 @@ def activation_of(act: Any, approximate: str) -> Any:
         return kinds.get(approximate, DTYPES) if act is F.gelu else "the activation has no kernel"
     if approximate or hooks_everywhere() or has_hooks(act):
         return "the activation has hooks"
-    if is_exactly(act, nn.GELU):
-        return ops.gelu_tanh_and_mul if act.approximate == "tanh" else ops.gelu_and_mul
-    cls = base_of(act)
+    cls = type(act)
     kind = ACTIVATIONS.get(f"{cls.__module__}.{cls.__name__}")
+    if kind is None:
+        if is_exactly(act, nn.GELU):
+            return ops.gelu_tanh_and_mul if act.approximate == "tanh" else ops.gelu_and_mul
+        cls = base_of(act)
+        kind = ACTIVATIONS.get(f"{cls.__module__}.{cls.__name__}")
     # With the option `use_gelu_python` of transformers, the module's attribute `act` is a Python method that
     # rounds differently.
     python = isinstance(act.__dict__.get("act"), MethodType)
@@ -441,6 +479,7 @@ __all__ = [
     "norm_of",
     "not_halves",
     "plain_activation",
+    "plain_rms_norm",
     "unknown_norm",
     "unscaled",
     "unmodulated",

@@ -20,13 +20,19 @@ from ..inductor import is_decoders, is_few
 from ..report import NO_KERNEL
 from ..sites import SITES, Site
 from .calls import FUNCTIONS, Options, calls
+from .deferred import LaterSum
+from .direct_calls import DIRECT, traced
 from .factor_norms import probe
+from .layer_calls import OPEN, has_plain_call
 from .method import Unreadable, tree_of, undecorated
 from .operands import activation_of, plain_activation, unknown_norm
 from .rewriter import ATTENTION, Found, Rewriting, Rewritten
+from .sums import returned
+from .traced import Traced
 
 COPIES, SIGNATURES = "operations that return a copy, left out", "signature of the processor, looked up once"
-compiling = torch.compiler.is_compiling
+MASKS = "no mask where it is causal and attention knows it"
+tracing = torch.compiler.is_dynamo_compiling
 
 
 @dataclass(frozen=True)
@@ -54,30 +60,51 @@ class RewrittenRecipe:
         """Return the rewritten methods of a subclass of `base`, by name."""
         made: dict[str, Any] = {}
         held: list[Site] = []
+        late: list[Site] = []
         for name in dict.fromkeys((self.method, *methods_of(base))):
-            made[name], sites = self.rewritten(base, getattr(base, name))
-            held += sites
-        return {**made, SITES: held}
+            own = getattr(base, name)
+            rewritten = rewritten_from(own)
+            assert isinstance(rewritten, Rewritten)
+            sites = [site_of(chain) for chain in rewritten.chains]
+            linears = [Site("linear", line, optional=True) for line in rewritten.linears]
+            held += [*sites, *linears]
+            found = opened_from(own) if name == "forward" and has_plain_call(base) else None
+            opened = None
+            if found is not None:
+                known = {place_of(chain): site for chain, site in zip(rewritten.chains, sites, strict=True)}
+                others = [known.get(place_of(chain)) or site_of(chain) for chain in found.chains]
+                late += [site for site in others if site not in sites]
+                opened = made[OPEN] = found.bind(own, self.functions(own, found, others, linears))
+            functions = self.functions(own, rewritten, sites, linears)
+            made[name] = self.rewritten(base, own, rewritten, functions, opened)
+        return {**made, SITES: [*held, *late]}
 
-    def rewritten(self, base: type, own: FunctionType) -> tuple[Any, list[Site]]:
-        """Return the rewritten version of `own`, which is a method of the class `base`, and the `Site`
-        objects of the rewritten method.
-
-        A `Site` counts how often a kernel computed an expression of the method, for the report of `patch`.
-        """
-        rewritten = rewritten_from(own)
-        assert isinstance(rewritten, Rewritten)
-        sites = [Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values())) for chain in rewritten.chains]
-        linears = [Site("linear", line, optional=True) for line in rewritten.linears]
+    def functions(
+        self, own: FunctionType, rewritten: Rewritten, sites: list[Site], linears: list[Site]
+    ) -> dict[str, Any]:
+        """Return the functions that the rewritten version of the method `own` calls, by name."""
         how = Options(self.mode, self.cpu_kernels, self.attention)
-        new = rewritten.bind(own, calls(how, sites, linears))
+        return calls(how, sites, linears, Traced(undecorated(own), rewritten.rotary))
 
-        decodes, inlined = is_decoders(base), tuple(rewritten.inlined.items())
+    def rewritten(
+        self, base: type, own: FunctionType, rewritten: Rewritten, functions: dict[str, Any], opened: Any
+    ) -> Any:
+        """Return the rewritten version of `own`, which is a method of the class `base`. `functions` are the functions
+        that it calls. `opened` is its version for calls with a placeholder, or None."""
+        decodes, masks, inlined = is_decoders(base), rewritten.masks, tuple(rewritten.inlined.items())
+        new = rewritten.bind(own, functions)
+        compiled = rewritten.bind(own, {**functions, DIRECT: traced}) if decodes else new
 
         @functools.wraps(own)
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-            few = decodes and compiling() and is_few(args[0] if args else next(iter(kwargs.values()), None))
-            return (new if RECIPE in self.__dict__ and not few else own)(self, *args, **kwargs)
+            if opened is not None and type(args[0] if args else None) is LaterSum:
+                return opened(self, *args, **kwargs)
+            made = new
+            if decodes and tracing():
+                # If the method makes attention masks, its first argument has token ids.
+                few = not masks and is_few(args[0] if args else next(iter(kwargs.values()), None))
+                made = own if few else compiled
+            return (made if RECIPE in self.__dict__ else own)(self, *args, **kwargs)
 
         @functools.wraps(own)
         def run_if_known(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -87,7 +114,7 @@ class RewrittenRecipe:
                     return own(self, *args, **kwargs)
             return run(self, *args, **kwargs)
 
-        return run_if_known if inlined else run, [*sites, *linears]
+        return run_if_known if inlined else run
 
     def outcome(self) -> dict[str, str]:
         """Return operators, exactness and remark for the report of `patch`, as keyword arguments of
@@ -126,6 +153,7 @@ def recipe_for(
     made = tuple(dict.fromkeys(sum(ops, ())))
     if not made:
         idle = SIGNATURES if all("signature(" in chain.source for chain in chains) else COPIES
+        idle = MASKS if all("mask(" in chain.source for chain in chains) else idle
         remark = "; ".join(filter(None, (remark, idle)))
     return RewrittenRecipe(method, mode, cpu_kernels, attention, remark, made, left)
 
@@ -202,6 +230,29 @@ def rewritten_from(own: FunctionType) -> Rewritten | str:
     except Unreadable as why:
         return str(why)
     return rewritten
+
+
+@cache_weakly
+def opened_from(own: FunctionType) -> Rewritten | None:
+    """Return the version of the rewritten method `own` that may get and return placeholders for sums: see `layers.py`.
+
+    Return None if placeholders would not save a kernel.
+    """
+    rewritten = rewritten_from(own)
+    if isinstance(rewritten, str) or rewritten.inlined or not returned(rewritten.tree.body[-1]):
+        return None
+    opened = Rewriting(own, opened=True).run()
+    return opened if opened.opens else None
+
+
+def site_of(chain: Found) -> Site:
+    """Return a new `Site` (a counter for the report) for a chain."""
+    return Site(", ".join(chain.ops), chain.line, tuple(chain.functions.values()))
+
+
+def place_of(chain: Found) -> tuple[int, str]:
+    """Return the place of a chain in the source of its method."""
+    return chain.line, chain.source
 
 
 def method_of(cls: type) -> str | None:

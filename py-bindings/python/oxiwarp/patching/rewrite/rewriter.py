@@ -13,7 +13,9 @@ from typing import Any
 
 import torch.nn.functional as F
 
+from ..inductor import is_decoders
 from .blocks import Block, blocks
+from .direct_calls import replace_calls
 from .flow import evaluated_once, is_activation, is_self, is_simple
 from .formulas import CLASS, function_at, is_for_other_device
 from .head_norms import WideNorms, head_norms, wideness
@@ -23,6 +25,7 @@ from .inline import Inlining
 from .joins import JOINED_ACTIVATION, Joins
 from .likely import is_likely, is_modulation, is_sigmoid
 from .linears import of_gelu, with_linear
+from .masks import replace_masks
 from .method import PREFIX, check_source, compiled, decorated, tree_of, undecorated
 from .operands import activation_of
 from .pairs import Pair, is_modulated_later, joined, keep_terms, may_join, norms_in, placed, reads_sum
@@ -52,6 +55,7 @@ from .rotary_rewriter import (
     rotary_chain,
 )
 from .sums import LaterSums
+from .traced import RotaryCall
 from .twice import twice_modulated
 from .unfused import UNFUSED, unfused_chain
 from .views import join_views
@@ -126,6 +130,12 @@ class Rewritten:
     """Functions that the method calls and that are rewritten too, by name."""
     linears: list[int] = field(default_factory=list)
     """The source lines of the linears that one kernel may compute together with a chain."""
+    opens: bool = False
+    """Whether the method may get or return a placeholder for a sum: see `layers.py`."""
+    masks: bool = False
+    """Whether the method makes attention masks: see `masks.py`."""
+    rotary: dict[int, RotaryCall] = field(default_factory=dict)
+    """The calls of rotary functions that rotate queries, and then keys, by the index of the chain."""
 
     def bind(self, own: FunctionType, calls: Mapping[str, Any]) -> FunctionType:
         """Return the rewritten method as a function that can replace the original method `own`.
@@ -249,16 +259,18 @@ class Rewriting:
     """Rewrites a method `own`, or a function `own` that a method calls.
 
     A chain is an expression that one kernel may compute. If `own` is a called function, `found` is the list
-    of chains of the calling method. The chains of `own` are then appended to this list.
+    of chains of the calling method. The chains of `own` are then appended to this list. `opened` says whether the
+    argument and the result of the method may be placeholders for sums.
     """
 
-    def __init__(self, own: FunctionType, found: list[Found] | None = None) -> None:
-        self.own = undecorated(own)
+    def __init__(self, own: FunctionType, found: list[Found] | None = None, opened: bool = False) -> None:
+        self.own, self.opened = undecorated(own), opened
         self.tree = tree_of(self.own)
         self.space = {**self.own.__globals__, CLASS: class_of(self.own)}
         self.local = local_functions(self.tree)
         self.nested, self.found = found is not None, [] if found is None else found
         self.linears: list[int] = []
+        self.rotary: dict[int, RotaryCall] = {}
         self.computed: dict[int, tuple[str, ast.expr]] = {}
         """Norms that are computed together with the sum before them. By the `id` of the norm's node: the
         variable with the result, and the node itself. Keeping the node prevents a new node from getting the
@@ -273,7 +285,8 @@ class Rewriting:
         for block in list(blocks(self.tree)):
             if all(block.statements is not body for body in others):
                 self.rewrite(block)
-        LaterSums(self.tree, self.add, self.found).run()
+        sums = LaterSums(self.tree, self.add, self.found, self.opened)
+        sums.run()
         WideNorms().visit(self.tree)
         Joins(self.tree, self.add).run()
         Deferring(self.tree).run()
@@ -281,15 +294,19 @@ class Rewriting:
             at = self.add(Chain(HEAD_NORM, call, {"norm": call.func}))
             call.args = [ast.Constant(at), call.func, *call.args, *wideness(call)]
             call.func = ast.copy_location(ast.Name(PREFIX + HEAD_NORM, ast.Load()), call)
-        replace_identities(
-            self.tree,
-            lambda node: value_of(node, self.space),
-            lambda node: self.found.append(Found((), node.lineno, ast.unparse(node), {})),
-        )
+        replace_identities(self.tree, lambda node: value_of(node, self.space), self.add_other)
+        masks = replace_masks(self.tree, self.add_other)
+        if self.space[CLASS] is not None and is_decoders(self.space[CLASS]):
+            replace_calls(self.tree, self.space[CLASS])
         if self.found:
             check_source(self.own)
         helpers = {} if self.nested else helpers_of(self.tree, self.own, self.helper)
-        return Rewritten(ast.fix_missing_locations(self.tree), self.found, inlining.inlined, helpers, self.linears)
+        tree = ast.fix_missing_locations(self.tree)
+        return Rewritten(tree, self.found, inlining.inlined, helpers, self.linears, sums.opens, masks, self.rotary)
+
+    def add_other(self, node: ast.expr) -> None:
+        """Record an expression that the rewritten method avoids. No kernel computes it."""
+        self.found.append(Found((), node.lineno, ast.unparse(node), {}))
 
     def helper(self, function: FunctionType) -> ast.FunctionDef:
         """Rewrite `function`, which the method calls, and return its changed syntax tree."""
@@ -329,7 +346,9 @@ class Rewriting:
         index, second = found
         operands = [ast.keyword(name, node) for name, node in first.operands.items()]
         operands.append(ast.keyword("other", second.operands["a0"]))
-        arguments: list[ast.expr] = [ast.Constant(self.add(first)), first.own(), *constants(first)]
+        chain = self.add(first)
+        arguments: list[ast.expr] = [ast.Constant(chain), first.own(), *constants(first)]
+        self.rotary[chain] = RotaryCall(first.own(), ast.unparse(first.operands["function"]))
         call = called(ROTARY_PAIR, arguments, operands, first.node)
         other = block.statements[index]
         names: list[ast.expr] = [ast.Name(name, ast.Store()) for name in (own[0], assigned(other)[0])]  # type: ignore[index]

@@ -14,6 +14,7 @@ the CPU with small random tensors. `rotation_of` makes a probe, and compares the
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -75,9 +76,12 @@ Signature = tuple[Any, ...]
 stays unchanged."""
 
 
-class Rotation(NamedTuple):
+@dataclass
+class Rotation:
     """Says how `oxiwarp.rope` computes the same as a rotary function: how to read the tables, and which arguments to
     pass to `rope`.
+
+    This is a dataclass, because Dynamo (the tracer of torch.compile) reads properties of dataclasses.
     """
 
     number: int
@@ -104,6 +108,21 @@ class Rotation(NamedTuple):
     tokens: str = "all"
     """Which tokens of the queries the function rotates: "all", "first" or "last". With "first" and "last",
     the function rotates as many tokens as the tables have."""
+    caches: bool = True
+    """Whether converted tables are cached. Under torch.compile, they are not."""
+
+    def __post_init__(self) -> None:
+        self.key = (*self.fields()[:-1],)
+        self.turned: Rotation | None = None
+        """The same rotation of tensors in which the dimensions of heads and tokens are exchanged. None if the tables
+        have a head dimension, or if the dimension of heads does not come first."""
+        if self.layout == "BHS" and "H" not in self.dims:
+            self.turned = replace(self, layout="BSH")
+
+    def fields(self) -> tuple[Any, ...]:
+        """Return the values of all fields."""
+        fields = (self.number, self.layout, self.dims, self.form, self.casts, self.parts, self.interleaved)
+        return (*fields, self.rotary_dim, self.mode, self.variant, self.tokens, self.caches)
 
     @property
     def heads_first(self) -> bool:
@@ -133,7 +152,8 @@ class Rotation(NamedTuple):
         for at, leaf in enumerate(leaves):
             back = self.variant == "back" and at == 1
             if back or self.casts or self.parts[at] != "all" or leaf.stride(-1) != 1 or self.form not in UNCHANGED:
-                found += once(leaf, (self, at, dtype), lambda leaf: self.converted(leaf, at, dtype))  # noqa: B023
+                convert = functools.partial(self.converted, at=at, dtype=dtype)
+                found += once(leaf, (self.key, at, dtype), convert) if self.caches else convert(leaf)
             else:
                 found += (self.placed(leaf),)
         return found
@@ -150,7 +170,7 @@ class Rotation(NamedTuple):
     def placed(self, table: Tensor) -> Tensor:
         """Return a table with shape `[S, R]` or `[B, S, R]`. If the table has a head dimension, return it
         with the dimensions of a query."""
-        squeezed, order, new = placement(self.dims, self.heads_first)
+        squeezed, order, new = placement(self.dims, "HS" in self.layout)
         if squeezed:
             table = table.squeeze(squeezed)
         if order is not None:
@@ -190,8 +210,8 @@ class Rotation(NamedTuple):
             sin,
             interleaved=self.interleaved,
             rotary_dim=None if first else self.rotary_dim,
-            heads_first=self.heads_first,
-            offset=self.offset(heads[0], leaves),
+            heads_first="HS" in self.layout,
+            offset=None if self.tokens == "all" else self.offset(heads[0], leaves),
             mode=mode if mode == "fast" else self.mode,
         )
         results: tuple[Tensor, ...] = made if isinstance(made, tuple) else (made,)
@@ -202,8 +222,11 @@ class Rotation(NamedTuple):
         return tuple([x.view(heads[at].shape) for at, x in enumerate(results)]) if own is not heads else results
 
 
+Placement = tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]]
+
+
 @functools.cache
-def placement(dims: str, heads_first: bool) -> tuple[tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]]:
+def cached_placement(dims: str, heads_first: bool) -> Placement:
     """Return how to bring a rotary table with the dimensions `dims` into the layout that `oxiwarp.rope`
     requires.
 
@@ -219,6 +242,13 @@ def placement(dims: str, heads_first: bool) -> tuple[tuple[int, ...], tuple[int,
         tuple(at for at, dim in enumerate(named) if dim not in own),
     )
 
+
+def placement(dims: str, heads_first: bool) -> Placement:
+    """Return the result of `cached_placement`. Under torch.compile, the result is a constant."""
+    return cached_placement(dims, heads_first)
+
+
+placement._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 UNCHANGED = ("pair", "swapped", "complex")
 """Contents of tables that `oxiwarp.rope` takes without a conversion."""
@@ -265,7 +295,10 @@ def leaves_of(args: Any) -> tuple[Tensor, ...]:
     """Return the tensors in an argument or in a tuple of arguments."""
     if isinstance(args, Tensor):
         return (args,)
-    return tuple(leaf for arg in args for leaf in leaves_of(arg)) if isinstance(args, tuple | list) else ()
+    found: list[Tensor] = []
+    for arg in args if isinstance(args, tuple | list) else ():
+        found += (arg,) if isinstance(arg, Tensor) else leaves_of(arg)
+    return tuple(found)
 
 
 def rotation_of(function: Callable[..., Any], signature: Signature, few: bool = False) -> Rotation | None:
@@ -364,11 +397,11 @@ def match(
             return None
     columns, wide = heads[0].shape[-1], dtype != heads[0].dtype
     for choice, part in itertools.product(choices(leaves, len(dims), columns, dtype), tokens):
-        found = Rotation(count, layout, dims, *choice)._replace(tokens=part)
+        found = replace(Rotation(count, layout, dims, *choice), tokens=part)
         if wide:
             if found.variant:
                 continue
-            found = found._replace(variant="wide")
+            found = replace(found, variant="wide")
         try:
             made = found.rotate(heads, leaves, "exact")
         except RuntimeError:  # The operator `rope` does not take these arguments.

@@ -26,9 +26,12 @@ from .rotary import (
     shapes,
     signature_of,
 )
+from .traced import Traced, plain_signature
 
 Own = Callable[..., Any]
 IN_FLOAT64 = "the rotary function computes in float64; mode='fast' rotates 16-bit tensors in float32"
+FIXED = ("function", "target")
+"""The operands of a chain with a rotary function that are not arguments of the function."""
 MOST_SHAPES = 1024
 """Maximum number of entries in the dictionary `RotaryCalls.known`."""
 compiling = torch.compiler.is_compiling
@@ -41,6 +44,8 @@ class RotaryCalls:
     cpu_kernels: bool
     site: Callable[[Any], Site]
     attempt: Callable[..., Any]
+    traced: Traced | None
+    """Recognises rotary functions under torch.compile."""
 
     def __init__(self) -> None:
         self.rotations: dict[Any, Rotation | None] = {}
@@ -74,8 +79,13 @@ class RotaryCalls:
         If `late` is True, the results may be two `Rotated` objects: placeholders for rotated tensors that are
         not computed yet.
         """
-        found, second = self.rotation(at, own, given), {**given, "a0": other}
-        again = self.rotation(at, own, second)
+        second = {**given, "a0": other}
+        if compiling():
+            found = again = self.rotation_traced(at, given, other)
+        else:
+            x, found = given["a0"], self.rotation(at, own, given)
+            alike = type(other) is type(x) and other.shape == x.shape and other.dtype == x.dtype
+            again = found if alike else self.rotation(at, own, second)
         if isinstance(found, Rotation) and found.number == 1 and found is again:
             args = arguments(given)
             heads, leaves = (args[0], other), leaves_of(args[1:])
@@ -102,7 +112,11 @@ class RotaryCalls:
         """
         made = None
         if any([isinstance(x, Deferred) for x in queries]) and cat is torch.cat:
-            made = self.attempt(at, lambda: written(list(zip(queries, keys, strict=True)), dim))
+            streams = list(zip(queries, keys, strict=True))
+            if why := unjoined(streams, dim):
+                self.site(at).note(why)
+            else:
+                made = self.attempt(at, lambda: written(streams, dim))
         return made or (cat([computed(x) for x in queries], dim), cat([computed(x) for x in keys], dim))
 
     def rotation(self, at: int, own: Own, given: dict[str, Any]) -> Rotation | str:
@@ -110,8 +124,8 @@ class RotaryCalls:
         why no kernel computes it.
 
         The first call with a new signature (shapes, dtypes and constants) runs the function on small random tensors.
-        This is impossible under torch.compile, so return "" as the reason there. Inductor then compiles the original
-        function.
+        Under torch.compile, return "". `rotation_traced` then recognises the rotations that one kernel computes
+        together with norms, and Inductor compiles all others.
         """
         if compiling():
             return ""
@@ -146,7 +160,7 @@ class RotaryCalls:
         signature = signature_of_call(args)
         if why := unknown_in(signature):
             return why
-        names = names_of(tuple(given))
+        names = [name for name in given if name not in FIXED]
         fixed = {"function": given["function"], **({"target": given["a0"].dtype} if "target" in given else {})}
 
         def found(few: bool) -> Rotation | None:
@@ -163,6 +177,24 @@ class RotaryCalls:
         if made is not None and made.form == "wide_complex" and (self.mode != "fast" or given["a0"].dtype == FLOAT):
             return IN_FLOAT64
         return unrecognised(signature) if made is None else made
+
+    def rotation_traced(self, at: int, given: dict[str, Any], other: Any) -> Rotation | str:
+        """Return the `Rotation` of two calls under torch.compile, or "". `other` is the first argument of the second
+        call.
+
+        If no kernel computes the norms together with the rotation, the result is "". Inductor then compiles the
+        original code.
+        """
+        heads = given["a0"], other
+        args = arguments(given)
+        if self.traced is None or "target" in given or not all([isinstance(x, Normed | Joined) for x in heads]):
+            return ""
+        signature, second = plain_signature(args), plain_signature((other,))
+        if signature is None or second is None or second[0] != signature[0]:
+            return ""
+        fields = self.traced.rotation(at, signature, self.mode)
+        found = None if fields is None else Rotation(*fields)
+        return "" if found is None or found.has_few_tokens(args) else found
 
     def rotary_part(
         self, at: int, own: Own, options: tuple[Any, ...], dim: int, start: int, stop: int, in_place: bool, **given: Any
@@ -209,7 +241,7 @@ class RotaryCalls:
 
         If `wide` is True, the original code casts the norm's input to float32 and its result back.
         """
-        return deferred(module, computed(x), self.cpu_kernels, wide)
+        return deferred(module, x.now() if isinstance(x, Deferred) else x, self.cpu_kernels, wide)
 
     def head_norm(self, at: int, module: Any, x: Any, wide: bool = False) -> Any:
         """Compute a norm of queries or keys with a kernel, or with the module if the kernel cannot run.
@@ -237,30 +269,40 @@ def may_be_late(how: Rotation, heads: tuple[Any, ...], mode: str) -> bool:
     return not any([isinstance(x, Joined) for x in heads]) and not recorded([heads])
 
 
+def unjoined(streams: list[tuple[Any, Any]], dim: int) -> str:
+    """Return the reason why kernels cannot write the queries and keys of `streams` into concatenated tensors, or ""."""
+    rank = len(streams[0][0].shape)
+    if dim % rank == rank - 1 or recorded([[x] for x in tensors_of(streams)]):
+        return "autograd or a transform of torch.func is active"
+    at = dim % rank
+    for own, first in enumerate(streams[0]):
+        shapes = [[*stream[own].shape[:at], *stream[own].shape[at + 1 :]] for stream in streams]
+        if any([shape != shapes[0] for shape in shapes]):
+            return "the parts differ in shape"
+        if any([stream[own].dtype != first.dtype for stream in streams]):
+            return "the parts differ in dtype"
+    return ""
+
+
 def written(streams: list[tuple[Any, Any]], dim: int) -> tuple[Tensor, ...]:
     """Return two tensors: the queries and the keys of all `streams`, such as text and image, concatenated
     along `dim`.
 
-    Raise RuntimeError if a kernel does not support one of the tensors, or if the streams differ in dtype or
-    in another dimension.
+    Raise RuntimeError if a kernel does not support one of the tensors. The caller has checked the other tensors
+    with `unjoined`.
     """
     firsts = streams[0]
     at, outs = dim % len(firsts[0].shape), []
-    like = next(x for x in tensors_of(streams))
-    if at == len(firsts[0].shape) - 1 or recorded([[x] for x in tensors_of(streams)]):
-        raise RuntimeError("autograd or a transform of torch.func is active")
+    like = tensors_of(streams)[0]
     for own, first in enumerate(firsts):
-        shapes = [list(stream[own].shape) for stream in streams]
-        if any(shape[:at] + shape[at + 1 :] != shapes[0][:at] + shapes[0][at + 1 :] for shape in shapes):
-            raise RuntimeError("the parts differ in shape")
-        if any(stream[own].dtype != first.dtype for stream in streams):
-            raise RuntimeError("the parts differ in dtype")
-        shapes[0][at] = sum(shape[at] for shape in shapes)
-        outs.append(like.new_empty(shapes[0], dtype=first.dtype))
+        shape = list(first.shape)
+        for stream in streams[1:]:
+            shape[at] += stream[own].shape[at]
+        outs.append(like.new_empty(shape, dtype=first.dtype))
     begin = 0
     for stream in streams:
         size = stream[0].shape[at]
-        places = tuple(out.narrow(at, begin, size) for out in outs)
+        places = tuple([out.narrow(at, begin, size) for out in outs])
         begin += size
         x, y = stream
         if isinstance(x, Rotated) and isinstance(y, Rotated) and x.run is y.run and not x.held:
@@ -281,19 +323,10 @@ def tensors_of(streams: list[tuple[Any, Any]]) -> list[Any]:
 
 
 def arguments(given: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the arguments of a rotary function in the order of the function's parameters.
-
-    `given` contains the arguments in the order in which the original expression evaluates them.
+    """Return the arguments of a rotary function in the order of the function's parameters. In `given`, the arguments
+    have this order, too, because Python evaluates them in this order.
     """
-    return tuple([given[name] for name in names_of(tuple(given))])
-
-
-@functools.cache
-def names_of(operands: tuple[str, ...]) -> list[str]:
-    """Return the names of the arguments of a rotary function, such as "a0" and "a1", in the order of the parameters.
-    `operands` contains all arguments except constants.
-    """
-    return sorted(set(operands) - {"function", "target"}, key=lambda name: int(name[1:]))
+    return tuple([value for name, value in given.items() if name not in FIXED])
 
 
 def fingerprint(args: tuple[Any, ...] | list[Any]) -> tuple[Any, ...]:
@@ -351,6 +384,10 @@ def identity(function: Any) -> Any:
 def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
     """Rotate queries, keys or both. If their norms are not computed yet, compute norms and rotation in one
     kernel if possible."""
+    if (turned := how.turned) is not None and all([is_turned(x) for x in heads]):
+        # A result with the memory order of the operands, as torch's, saves a copy after the attention.
+        rotated = rotate(turned, tuple([x.transpose(1, 2) for x in heads]), leaves, mode)
+        return tuple([x.transpose(1, 2) for x in rotated])
     plain = how.mode == "fast" and mode == "exact"  # The fused kernel would not round the result of the norm.
     if plain or how.joint is None or not any([isinstance(x, Deferred) for x in heads]):
         return rotate_tensors(how, heads, leaves, mode)
@@ -377,6 +414,13 @@ def rotate(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mo
     return outs
 
 
+def is_turned(x: Any) -> bool:
+    """Return whether the heads of a token are adjacent in memory, although the dimension of heads comes before the
+    dimension of tokens. `x` is a query or a key."""
+    own = x.x if isinstance(x, Normed) else x
+    return isinstance(own, Tensor) and own.shape[2] > 1 and own.stride(1) < own.stride(2)
+
+
 def streams_of(how: Rotation, heads: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """Split concatenated queries and keys into streams, such as text and image. Return the query and key of
     each stream.
@@ -385,15 +429,18 @@ def streams_of(how: Rotation, heads: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """
     tokens = how.joint
     assert tokens is not None
-    parts = [part for x in heads if (part := x.parts(tokens) if isinstance(x, Deferred) else [x]) is not None]
-    if len(parts) < len(heads) or len({tuple(one.shape[tokens] for one in part) for part in parts}) != 1:
+    parts = [x.parts(tokens) if isinstance(x, Deferred) else [x] for x in heads]
+    if any([part is None for part in parts]):
+        return []
+    sizes = [[one.shape[tokens] for one in part] for part in parts]  # type: ignore[union-attr]
+    if any([size != sizes[0] for size in sizes]):
         return []
     return list(zip(*parts, strict=True))
 
 
 def rotate_tensors(how: Rotation, heads: tuple[Any, ...], leaves: tuple[Tensor, ...], mode: str) -> tuple[Tensor, ...]:
     """Rotate queries, keys or both. If their norms are not computed yet, compute the norms first."""
-    own = tuple([as_rows(computed(x)) for x in heads])
+    own = tuple([as_rows(x.now() if isinstance(x, Deferred) else x) for x in heads])
     # The gradient kernel of `rope` supports rotations, not general matrices.
     if how.form == "matrices" and needs_grad(*own):
         raise RuntimeError("a table of matrices has no gradient kernel")
@@ -407,7 +454,7 @@ def recorded(streams: list[Any]) -> bool:
     """
     for stream in streams:
         for one in stream:
-            x, held = (one.x, one.norm[1:3]) if isinstance(one, Normed) else (one, ())
+            x, held = (one.x, (one.norm.weight, one.norm.bias)) if isinstance(one, Normed) else (one, ())
             if needs_grad(x, *held) or not may_write(x):
                 return True
     return False

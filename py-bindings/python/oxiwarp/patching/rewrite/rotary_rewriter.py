@@ -14,7 +14,9 @@ from .patterns import Chain
 
 ROTARY, ROTARY_PAIR, ROTARY_PART = "rotary", "rotary_pair", "rotary_part"
 ROTATIONS = tuple(PREFIX + name for name in (ROTARY, ROTARY_PAIR, ROTARY_PART))
-DEFERRED, JOINED, COMPUTED = (PREFIX + name for name in ("deferred_norm", "joined", "computed"))
+DEFERRED, JOINED, COMPUTED, COMPUTED_PAIR = (
+    PREFIX + name for name in ("deferred_norm", "joined", "computed", "computed_pair")
+)
 JOINED_PAIR = "joined_pair"
 NAME = re.compile(r"rot|rope", re.IGNORECASE)
 OTHER = re.compile(r"^rope$|half|get_|freq|build|compute|create|init|pad|prepare|inv|prot", re.IGNORECASE)
@@ -257,6 +259,24 @@ class Deferring:
                         consumers.setdefault(part.id, []).append(node)
         for variable, calls in consumers.items():
             self.defer(variable, [self.statement[id(call)] for call in calls], {id(call) for call in calls})
+        self.pair()
+
+    def pair(self) -> None:
+        """Let one kernel compute the norms of queries and keys that are not rotated: replace two statements
+        `q = computed(q)` and `k = computed(k)` in sequence by one statement.
+        """
+        for owner in ast.walk(self.tree):
+            for name in ("body", "orelse"):
+                block: Any = getattr(owner, name, None)
+                for at in range(len(block) - 1 if isinstance(block, list) else 0):
+                    names = [computed_in(statement) for statement in block[at : at + 2]]
+                    if all(names) and names[0] != names[1]:
+                        stores: list[ast.expr] = [ast.Name(one, ast.Store()) for one in names]
+                        call = ast.Call(
+                            ast.Name(COMPUTED_PAIR, ast.Load()), [ast.Name(one, ast.Load()) for one in names], []
+                        )
+                        made = ast.copy_location(ast.Assign([ast.Tuple(stores, ast.Store())], call), block[at])
+                        block[at : at + 2] = [ast.fix_missing_locations(made), ast.copy_location(ast.Pass(), block[at])]
 
     def defer(self, variable: str, users: list[ast.stmt], calls: set[int]) -> None:
         """If possible, defer the norms whose result is assigned to `variable`, so that the next rotation computes them.
@@ -426,6 +446,16 @@ class Deferring:
         if norm is not None:
             norm.args = [norm.func, *norm.args, *wideness(norm)]
             norm.func = ast.copy_location(ast.Name(DEFERRED, ast.Load()), norm.args[0])
+
+
+def computed_in(statement: ast.stmt) -> str:
+    """If the statement is `name = computed(name)`, return the name. Otherwise return ""."""
+    own = assigned(statement)
+    call: Any = None if own is None else own[1]
+    if own is None or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        return ""
+    x = call.args[0] if call.func.id == COMPUTED and len(call.args) == 1 else None
+    return own[0] if isinstance(x, ast.Name) and x.id == own[0] else ""
 
 
 def elements(call: ast.AST) -> list[ast.expr]:

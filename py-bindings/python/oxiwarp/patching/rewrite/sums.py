@@ -12,6 +12,7 @@ from typing import Any
 
 from .expressions import is_norm_call, is_number, is_sum, is_value
 from .flow import Aliases, Read, aliases_of, evaluated_before, evaluated_once, is_definition, is_simple
+from .layers import loop_of
 from .linears import without_linear
 from .method import PREFIX
 from .patterns import FACTOR_NORM, GATED, MODULATED, NORM, SUM, TANH_SUM, Chain, function_of
@@ -25,9 +26,13 @@ Pending = dict[str, set[int]]
 
 
 class LaterSums:
-    """Finds sums whose norm is in another block of the method, and rewrites the sums and the norms."""
+    """Finds sums whose norm is in another block of the method, and rewrites the sums and the norms.
 
-    def __init__(self, tree: ast.FunctionDef, add: Callable[..., int], found: list[Any]) -> None:
+    If `opened` is True, the method is a layer in a loop of `layers.py`: its first argument may be a deferred sum of the
+    previous layer, and it may return a deferred sum.
+    """
+
+    def __init__(self, tree: ast.FunctionDef, add: Callable[..., int], found: list[Any], opened: bool = False) -> None:
         self.tree, self.add, self.found = tree, add, found
         inner = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda) and node is not tree]
         self.captured = {name for node in inner for name in free_names(node)}
@@ -37,16 +42,22 @@ class LaterSums:
         self.useful: set[int] = set()
         """The `id` of each statement whose sum reaches a norm."""
         self.change = False
+        names = [one.arg for one in tree.args.args][1:2] if opened else []
+        self.parameters = [name for name in names if name not in self.captured]
+        """The first parameter after `self` if it may contain a deferred sum. Otherwise the list is empty."""
+        self.opens = False
+        """Whether the method normalises a deferred sum that it got, or returns one."""
         self.aliases: Aliases = aliases_of(tree)
 
     def run(self) -> None:
         """Rewrite each sum whose value is later normalised. The first pass over the method finds these sums, and the
         second pass rewrites them.
         """
-        self.walk(self.tree.body, {})
+        self.terms[id(self.tree)] = set()
+        self.walk(self.tree.body, {name: {id(self.tree)} for name in self.parameters})
         self.change = True
         if self.useful:
-            self.walk(self.tree.body, {})
+            self.walk(self.tree.body, {name: {id(self.tree)} for name in self.parameters})
 
     def walk(self, statements: list[ast.stmt], pending: Pending) -> Pending:
         """Follow the sums in `pending`, which are not computed yet, through a list of statements. Return the sums that
@@ -64,13 +75,13 @@ class LaterSums:
                 continue
             if isinstance(statement, ast.Pass | ast.Raise):
                 continue
+            if self.parameters and (name := returned(statement)) in pending:
+                self.useful |= pending.pop(name)
+                self.opens = True
+                continue
             if not is_simple(statement):
                 self.flush(statements, at, pending, list(pending))
-                for field in ("body", "orelse", "finalbody"):
-                    inner = getattr(statement, field, None)
-                    if inner and not isinstance(statement, ast.FunctionDef | ast.ClassDef):
-                        rest = self.walk(inner, {})
-                        self.flush(inner, len(inner), rest, list(rest))
+                pending = self.inside(statement)
                 continue
             norms = {name: norm for name in pending if (norm := norm_of(statement, name)) is not None}
             read = Read(statement)
@@ -82,6 +93,7 @@ class LaterSums:
             self.flush(statements, at, pending, late)
             for name, norm in norms.items():
                 self.useful |= pending[name]
+                self.opens |= id(self.tree) in pending[name]
                 at = next(index for index, one in enumerate(statements) if one is statement)
                 if self.change:
                     self.take(norm, name)
@@ -95,6 +107,27 @@ class LaterSums:
                 if self.change:
                     self.defer(statement)
         return pending
+
+    def inside(self, statement: ast.stmt) -> Pending:
+        """Follow the sums in a statement that contains other statements. Return the sums that may be uncomputed after
+        the statement: the result of the last layer, if the statement is a loop over layers."""
+        loop = loop_of(statement)
+        if (
+            loop is not None
+            and loop.variable not in self.captured
+            and (not self.change or id(statement) in self.useful)
+        ):
+            self.terms[id(statement)] = set()
+            if self.change:
+                loop.open(lambda statements, at: self.flush(statements, at, {loop.variable: set()}, [loop.variable]))
+                return {loop.variable: {id(statement)}}
+        for field in ("body", "orelse", "finalbody"):
+            inner = getattr(statement, field, None)
+            if inner and not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                rest = self.walk(inner, {})
+                self.flush(inner, len(inner), rest, list(rest))
+        known = loop is not None and id(statement) in self.terms and not self.change
+        return {loop.variable: {id(statement)}} if known else {}  # type: ignore[union-attr]
 
     def copies(self, statement: ast.stmt, pending: Pending) -> bool:
         """Return whether a statement is `y = x`, where `x` may contain a deferred sum (one that is not computed yet).
@@ -169,6 +202,12 @@ class LaterSums:
                 statements.insert(at, ast.fix_missing_locations(made))
 
 
+def returned(statement: ast.stmt) -> str:
+    """If a statement returns a variable, return the name of the variable. Otherwise return ""."""
+    value = statement.value if isinstance(statement, ast.Return) else None
+    return value.id if isinstance(value, ast.Name) else ""
+
+
 def constant(value: Any) -> ast.Constant:
     """Return a constant node. Its value may be a tuple."""
     return ast.Constant(value)
@@ -231,4 +270,4 @@ def free_names(node: ast.AST) -> Iterator[str]:
         yield from free_names(child)
 
 
-__all__ = ["AFTER", "LATER", "LaterSums"]
+__all__ = ["AFTER", "LATER", "LaterSums", "returned"]

@@ -57,8 +57,6 @@ class Fusion:
     it."""
     fits: Callable[[Any], str | None] = nothing_against
     """Returns the reason why an object of the class is not replaced, or None if it is."""
-    fits_owner: Callable[[Any], str | None] = nothing_against
-    """The same for the module of an attention processor."""
     exactness: Mapping[str, str] | str = "bit-exact"
     """Agreement with the original method in eager torch on CUDA; a mapping by mode if the modes differ."""
     method: str = "forward"

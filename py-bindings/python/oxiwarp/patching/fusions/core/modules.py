@@ -12,7 +12,7 @@ from torch.nn.modules.module import _has_any_global_hook as hooks_everywhere
 from ....ops._register import PLAIN
 from ...class_swap import base_of
 
-compiling = torch.compiler.is_compiling
+tracing = torch.compiler.is_dynamo_compiling
 
 Kind = tuple[type, tuple[tuple[str, bool], ...]]
 """A module's original class, and for each parameter its name and whether it is not None."""
@@ -74,7 +74,7 @@ def has_hooks(module: nn.Module) -> bool:
         return True
     # Under torch.compile, `bool(hooks)` creates no guard. Compiled code therefore ignores hooks that are
     # added after the compilation. Without `patch`, torch.compile ignores such hooks too.
-    if compiling():
+    if tracing():
         hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
         return any([bool(held) for held in hooks])
     return bool(

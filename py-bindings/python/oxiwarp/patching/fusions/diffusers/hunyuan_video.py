@@ -1,8 +1,6 @@
-"""Fusions for HunyuanVideo and HunyuanVideo 1.5 (diffusers:
-models/transformers/transformer_hunyuan_video.py).
+"""Fusions for HunyuanVideo (diffusers: models/transformers/transformer_hunyuan_video.py).
 
-A fusion is a hand-written method that replaces a method of a model's class. The blocks of both model versions
-have the same `forward`.
+A fusion is a hand-written method that replaces a method of a model's class.
 """
 
 from typing import Any
@@ -225,10 +223,7 @@ FUSIONS = (
     ),
     Fusion(
         name="hunyuan_video.block",
-        classes=(
-            f"{MODULE}.HunyuanVideoTransformerBlock",
-            "diffusers.models.transformers.transformer_hunyuan_video15.HunyuanVideo15TransformerBlock",
-        ),
+        classes=(f"{MODULE}.HunyuanVideoTransformerBlock",),
         run=block,
         accepts=accepts_block,
         fits=fits_block,

@@ -1,5 +1,5 @@
-"""Shared code of the fusions for MMDiT blocks, which attend over text and image tokens together. Flux, SD3
-and Qwen-Image have such blocks."""
+"""Shared code of the fusions for MMDiT blocks, which attend over text and image tokens together. Flux and
+HunyuanVideo have such blocks."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -40,9 +40,7 @@ class Stream(NamedTuple):
     tokens."""
 
 
-def queries_and_keys(
-    streams: Sequence[Stream], how: FusedRecipe, norm: str, heads_first: bool = False
-) -> tuple[Tensor, Tensor]:
+def queries_and_keys(streams: Sequence[Stream], how: FusedRecipe, norm: str) -> tuple[Tensor, Tensor]:
     """Return two tensors: the queries and the keys of all streams (text, image), normalised, rotated and
     concatenated along the tokens.
 
@@ -51,22 +49,22 @@ def queries_and_keys(
     these tensors.
     """
     if len(streams) == 1:
-        return normed(streams[0], how, norm, heads_first)
-    dim = 2 if heads_first else 1
+        return normed(streams[0], how, norm)
+    dim = 1
     recorded = torch.is_grad_enabled() and any(wants_grad(stream) for stream in streams)
     if recorded or not may_write(streams[0].query):
-        both = [normed(stream, how, norm, heads_first) for stream in streams]
+        both = [normed(stream, how, norm) for stream in streams]
         return torch.cat([query for query, _ in both], dim), torch.cat([key for _, key in both], dim)
     sizes = [stream.query.shape[dim] for stream in streams]
     shape = list(streams[0].query.shape)
     shape[dim] = sum(sizes)
     query, key = streams[0].query.new_empty(shape), streams[0].key.new_empty(shape)
     for stream, *out in zip(streams, query.split(sizes, dim), key.split(sizes, dim), strict=True):
-        normed(stream, how, norm, heads_first, out)
+        normed(stream, how, norm, out)
     return query, key
 
 
-def normed(stream: Stream, how: FusedRecipe, norm: str, heads_first: bool, out: Any = None) -> tuple[Tensor, Tensor]:
+def normed(stream: Stream, how: FusedRecipe, norm: str, out: Any = None) -> tuple[Tensor, Tensor]:
     """Return the normalised and rotated query and key of one stream (text or image). If `out` (a query and a
     key tensor) is given, write them there."""
     query, key, norm_q, norm_k, cos, sin, offset = stream
@@ -75,9 +73,7 @@ def normed(stream: Stream, how: FusedRecipe, norm: str, heads_first: bool, out: 
         if norm_q is None
         else {"norm": norm, "q_weight": norm_q.weight, "k_weight": norm_k.weight, "eps": norm_q.eps}
     )
-    found: tuple[Tensor, Tensor] = qk_norm_rope(
-        query, key, cos, sin, **norms, offset=offset, heads_first=heads_first, mode=how.mode, out=out
-    )
+    found: tuple[Tensor, Tensor] = qk_norm_rope(query, key, cos, sin, **norms, offset=offset, mode=how.mode, out=out)
     return found
 
 

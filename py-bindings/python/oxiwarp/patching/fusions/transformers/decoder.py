@@ -115,15 +115,6 @@ def rows_of(y: Tensor, sizes: tuple[int, int]) -> Tensor:
     return (y if y.shape[:2] == sizes else y.expand(*sizes, -1)).flatten(0, 1)
 
 
-def sandwich(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Compute the result of `Gemma3DecoderLayer.forward` with oxiwarp's kernels. This layer has norms before
-    and after the attention and the MLP."""
-    attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
-    attended = self.post_attention_layernorm(attended)
-    normed, total = add_and_norm(attended, hidden_states, self.pre_feedforward_layernorm)
-    return total + self.post_feedforward_layernorm(self.mlp(normed))
-
-
 LAYER_ARGUMENTS = ("attention_mask", "position_ids", "past_key_values", "use_cache", "position_embeddings")
 
 
@@ -165,12 +156,6 @@ def accepts_layer(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -
     return formula_of(self.post_attention_layernorm, hidden_states) is not None
 
 
-def accepts_sandwich(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """Return whether `patch` replaced the norm before the MLP, and all arguments of the call after
-    `hidden_states` are keyword arguments."""
-    return not args and formula_of(self.pre_feedforward_layernorm, hidden_states) is not None
-
-
 def fits_layer(self: Any) -> str | None:
     """Return None if the norm after the attention is an RMSNorm. Otherwise, return the reason why `patch`
     cannot replace the layer.
@@ -179,12 +164,6 @@ def fits_layer(self: Any) -> str | None:
     contains LayerNorms.
     """
     return not_rms("post_attention_layernorm", self.post_attention_layernorm)
-
-
-def fits_sandwich(self: Any) -> str | None:
-    """Return None if the norm before the MLP is an RMSNorm. Otherwise, return the reason why `patch` cannot
-    replace the layer."""
-    return not_rms("pre_feedforward_layernorm", self.pre_feedforward_layernorm)
 
 
 def not_rms(name: str, norm: Any) -> str | None:
@@ -207,18 +186,6 @@ FUSIONS = (
         skips=("post_attention_layernorm",),
         sources={"forward": ("c99d9f66d290", "4dda312a3c0a")},
         chains=("residual of attention, post_attention_layernorm: add_rms_norm",),
-        exactness="same roundings",
-    ),
-    Fusion(
-        name="decoder.sandwich",
-        classes=("transformers.models.gemma*DecoderLayer",),
-        run=sandwich,
-        accepts=accepts_sandwich,
-        fits=fits_sandwich,
-        few="hidden_states",
-        skips=("pre_feedforward_layernorm",),
-        sources={"forward": ("c33a00e8d837", "b7872c1040a7", "b11679cc66c8")},
-        chains=("residual of attention, pre_feedforward_layernorm: add_rms_norm",),
         exactness="same roundings",
     ),
     Fusion(
