@@ -86,10 +86,7 @@ def test_a_kernel_that_writes_nothing(monkeypatch):
     """
     inputs = {name: torch.randn(1, 2048, 2, 64, dtype=torch.bfloat16) for name in "qkv"}
     monkeypatch.setattr(attention_table, "inputs_of", lambda *_: inputs)
-    monkeypatch.setattr(attention_table, "sets_for", lambda *_: 2)
-    monkeypatch.setattr(attention_table, "calls_for", lambda *_: 2)
-    monkeypatch.setattr(attention_table, "capture", lambda *_: None)
-    monkeypatch.setattr(attention_table, "race", lambda *_: dict.fromkeys(("ours", "torchs"), Time(1.0, 1.0, 1.0)))
+    monkeypatch.setattr(attention_table, "race_calls", lambda calls, *_: dict.fromkeys(calls, Time(1.0, 1.0, 1.0)))
     monkeypatch.setattr(attention_table, "torchs", lambda x: x["q"] + 0)
     monkeypatch.setattr(attention_table, "ours", lambda x: torch.empty_like(x["q"]))
     assert not attention_table.measure(64, False, 2048, 2048, 1, 2, rounds=1).difference < attention_table.CLOSE

@@ -88,9 +88,9 @@ def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkey
     written = {(line["op"], line["model"]) for line in lines_of(tmp_path / "results.csv")}
     assert written == {(form.op, model) for form, model, _ in seen} and len(seen) == 6
     left_out = json.loads((tmp_path / "environment.json").read_text())["left_out"]
-    assert left_out[-1] == "silu Llama 8B" and len(left_out) + len(seen) == 9
+    assert left_out[-1] == "silu Llama 8B" and len(left_out) + len(seen) == 10
     out = capsys.readouterr().out
-    assert "left out: " in out and "1 of 9: rope, " in out and "6 of 9: " in out
+    assert "left out: " in out and "1 of 10: rope, " in out and "6 of 10: " in out
     assert (tmp_path / "overview.png").exists() and (tmp_path / "goals.csv").exists()
 
 

@@ -26,9 +26,11 @@ NOT_RECORDED = {
     "norm_gated_residual/LayerNorm with weight and bias",
     "norm_gated_residual/RMSNorm with weight: Z-Image, Lumina 2",
     "norm_gated_residual/float32 residual, 16-bit branch",
+    "qk_norm_rope/per head, halves, rows of the tables chosen by positions",
     "quantize_fp8/scales per block",
     "quantize_fp8/scales per row",
     "residual_tanh_gated_rms_norm/float32 residual, 16-bit branch",
+    "rope/halves, rows of the tables chosen by positions",
 }
 """Uses of ops that are newer than the record."""
 

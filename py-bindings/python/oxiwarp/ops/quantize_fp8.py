@@ -98,9 +98,10 @@ def quantize_fp8(
     `MAX` is the largest value of `dtype`, 448 for float8_e4m3fn. `values * scale` is approximately `x`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA device. The
-            last stride is 1. `Tensor.view` must be able to merge all dimensions except the last into at most two, as in
-            slices and chunks of a contiguous tensor. The number of rows may be 0.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA device. If
+            the last stride is not 1, a contiguous copy is made first. Otherwise, `Tensor.view` must be able to merge
+            all dimensions except the last into at most two, as in slices and chunks of a contiguous tensor. The number
+            of rows may be 0.
         block (int | None): number of consecutive columns that share a scale: None for all columns of a row, or 128. The
             last block of a row may have fewer columns.
         dtype (torch.dtype): dtype of the values, torch.float8_e4m3fn or torch.float8_e5m2.
