@@ -102,9 +102,10 @@ def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, h
     torch.full_like(first["q"], torch.nan)
     mine, right = ours(first).float(), torchs(first).float()
     difference = float((mine - right).norm() / right.norm())
-    calls = {call.__name__: lambda x, call=call: lambda: call(x) for call in (ours, torchs)}
+    ways = {"ours": ours, "torchs": torchs}
+    calls = {name: lambda x, way=way: lambda: way(x) for name, way in ways.items()}
     times = race_calls(calls, first, lambda: inputs_of(*size), first["q"].nbytes, rounds)
-    ours_us, torch_us = (round(times[name].median, 2) for name in ("ours", "torchs"))
+    ours_us, torch_us = (round(times[name].median, 2) for name in ways)
     return Row(*size, ours_us, torch_us, float(f"{difference:.1e}"))
 
 
