@@ -49,6 +49,12 @@ impl Matrix {
         })
     }
 
+    /// Returns the same memory as a matrix of pairs of 8-bit elements. The dtype of the pairs is bf16, because
+    /// there is no other dtype of 16 bits for which the driver makes tensor maps.
+    pub fn pairs(self) -> Self {
+        Self { dtype: Dtype::Bf16, columns: self.columns / 2, ..self }
+    }
+
     /// Returns whether all rows are aligned to 16 bytes.
     pub fn is_vector(&self) -> bool {
         (self.base as usize).is_multiple_of(16) && self.row_bytes.is_multiple_of(16)

@@ -39,6 +39,8 @@ const IDLE: f64 = 0.7;
 pub(crate) const T128X192_OPERAND: TimedTile = T128X192.with_tile(params::T128X192_OPERAND);
 pub(crate) const T128X128_OPERAND: TimedTile = T128X128.with_tile(params::T128X128_OPERAND);
 pub(crate) const T192X192_OPERAND: TimedTile = T192X192.with_tile(params::T192X192_OPERAND);
+pub(crate) const T128X128_PROMOTED: TimedTile = T128X128.with_tile(params::T128X128_PROMOTED);
+pub(crate) const T128X192_PROMOTED: TimedTile = T128X192.with_tile(params::T128X192_PROMOTED);
 
 impl TimedTile {
     /// Returns the same times for another tile.

@@ -7,10 +7,10 @@ use super::output::{Stores, TileOutput};
 use super::output_transposed;
 use super::params::{DEPTH, WGMMA_ROWS};
 use super::schedule::{Place, numbers};
-use super::shape::GemmKernel;
+use super::shape::{GemmKernel, ProductTypes};
 use crate::layout::own_thread::own_thread;
 
-/// Elements of K of a `wgmma` instruction.
+/// Elements of K of a `wgmma` instruction, or pairs of elements if they have 8 bits.
 const WGMMA_DEPTH: u32 = 16;
 
 /// Computes the tiles of the result that belong to consumer warpgroup `output.group`.
@@ -102,6 +102,12 @@ unsafe fn multiply<K: GemmKernel>(
     started: impl FnOnce(),
     hand_over: impl FnOnce(),
 ) -> RingPosition {
+    if K::Types::PROMOTES {
+        // SAFETY: the caller satisfies the requirements, which are the same.
+        return unsafe {
+            multiply_promoted::<K>(sums, layout, x_offset, first, depth_tiles, started, hand_over)
+        };
+    }
     let (mut before, mut at, mut left) = (first, first.next(K::TILE.stages), depth_tiles - 1);
     // SAFETY: the functions read tiles in shared memory. Their waits on the mbarriers `full` guarantee that
     // the tiles have arrived. The whole warpgroup executes this code.
@@ -122,6 +128,60 @@ unsafe fn multiply<K: GemmKernel>(
         release::<K>(layout.stage(before).empty);
     }
     at
+}
+
+/// Does the same as [`multiply`], but the accumulators of `wgmma` have the products of one buffer only, 128
+/// bytes of K. The function adds them to the sums in f32. While this warpgroup waits and adds, other
+/// warpgroups multiply.
+///
+/// # Safety
+/// The requirements of [`multiply`] apply.
+#[inline(always)]
+unsafe fn multiply_promoted<K: GemmKernel>(
+    sums: &mut K::Tile,
+    layout: RingLayout<K>,
+    x_offset: u32,
+    first: RingPosition,
+    depth_tiles: u32,
+    started: impl FnOnce(),
+    hand_over: impl FnOnce(),
+) -> RingPosition {
+    let (mut at, mut left, mut products) = (first, depth_tiles - 1, K::ZERO);
+    *sums = K::ZERO;
+    started();
+    // SAFETY: as in `multiply`. `begin` waits until the buffer contains its tiles.
+    unsafe {
+        while left > 0 {
+            begin::<K>(&mut products, layout, x_offset, at, false);
+            add_products::<K>(sums, &mut products, layout.stage(at).empty);
+            (at, left) = (at.next(K::TILE.stages), left - 1);
+        }
+        begin::<K>(&mut products, layout, x_offset, at, false);
+        hand_over();
+        add_products::<K>(sums, &mut products, layout.stage(at).empty);
+    }
+    at.next(K::TILE.stages)
+}
+
+/// Waits for the multiplications, releases their buffer, and adds their results to the sums.
+///
+/// # Safety
+/// The requirements of [`release`] apply.
+#[inline(always)]
+unsafe fn add_products<K: GemmKernel>(sums: &mut K::Tile, products: &mut K::Tile, empty: Barrier) {
+    // SAFETY: the caller satisfies the requirements of `release`.
+    unsafe {
+        wgmma::wait::<0>();
+        for block in products.as_mut() {
+            wgmma::settle(block);
+        }
+        release::<K>(empty);
+    }
+    for (sums, products) in sums.as_mut().iter_mut().zip(products.as_ref()) {
+        for (sum, product) in sums.as_mut().iter_mut().zip(products.as_ref()) {
+            *sum += product;
+        }
+    }
 }
 
 /// Waits until buffer `at` in shared memory contains its tiles, and starts to multiply them. These
@@ -149,7 +209,12 @@ unsafe fn begin<K: GemmKernel>(
             let within = step * WGMMA_DEPTH * 2;
             for (block, sums) in sums.as_mut().iter_mut().enumerate() {
                 let x = x.offset(block as u32 * WGMMA_ROWS * ROW_BYTES + within);
-                wgmma::mma_shared::<K::Elem, K::Sums>(sums, x, w.offset(within), add || step > 0);
+                wgmma::mma_shared::<<K::Types as ProductTypes>::Input, K::Sums>(
+                    sums,
+                    x,
+                    w.offset(within),
+                    add || step > 0,
+                );
             }
         }
         wgmma::commit();
