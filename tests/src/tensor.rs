@@ -1,5 +1,5 @@
 //! Matrices with random values on a device, and the same values on the host in f64.
-use oxiwarp::{Buffer, Device, Element};
+use oxiwarp::{Buffer, Device, Element, Scalar};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -45,13 +45,13 @@ pub struct Matrix<T> {
     pub shape: [i64; 2],
 }
 
-impl<T: Element> Matrix<T> {
+impl<T: Scalar> Matrix<T> {
     /// Uploads `values` with the layout `layout`. The other elements of the buffer, for example between rows,
     /// get a NaN bit pattern that no kernel writes.
     pub fn upload(device: &Device, values: &[T], shape: [i64; 2], layout: Layout) -> Self {
         let [rows, cols] = shape;
         let len = layout.offset + (rows * layout.stride).max(cols) as usize;
-        let mut memory = vec![T::from_bits(u32::MAX); len];
+        let mut memory = vec![T::POISON; len];
         for row in 0..rows as usize {
             let (from, to) = (row * cols as usize, layout.offset + row * layout.stride as usize);
             memory[to..to + cols as usize].copy_from_slice(&values[from..from + cols as usize]);
@@ -61,7 +61,7 @@ impl<T: Element> Matrix<T> {
 
     /// Makes a matrix for results. All elements of its buffer get a NaN bit pattern that no kernel writes.
     pub fn poisoned(device: &Device, shape: [i64; 2], layout: Layout) -> Self {
-        let values = vec![T::from_bits(u32::MAX); (shape[0] * shape[1]) as usize];
+        let values = vec![T::POISON; (shape[0] * shape[1]) as usize];
         Self::upload(device, &values, shape, layout)
     }
 

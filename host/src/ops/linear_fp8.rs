@@ -10,7 +10,7 @@ use crate::plan::product_hopper::{
     EpilogueKernel, FewRows, T128X128, T128X128_PROMOTED, T128X192, T128X192_PROMOTED, T128X256, T192X192,
     T256X128, T256X192, TimedTile, launch_with_epilogue,
 };
-use crate::{Arch, Device, Dtype, Error, Result, Stream, View, ViewMut};
+use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
 const OP: &str = "linear_fp8";
 
@@ -101,7 +101,8 @@ pub fn linear_fp8(
     if unsafe { launch_with_epilogue(device, &product, Some(&FEW_ROWS), kernels, e, &mut skip, stream) }? {
         return Ok(());
     }
-    let why = format!("no kernel: it needs a GPU with compute capability 9.0 and PTX for {}", Arch::Sm90a);
+    let name = device.name();
+    let why = format!("{name} cannot run the kernels, which need a Hopper GPU; use torch._scaled_mm");
     Err(Error::Unsupported { op: OP, why })
 }
 
