@@ -93,7 +93,9 @@ impl<T: Scalar> Matrix<T> {
         let ([rows, cols], stride) = (self.shape, self.layout.stride);
         ([batches, rows / batches, cols], [rows / batches * stride, stride, 1])
     }
+}
 
+impl<T: Element> Matrix<T> {
     /// Returns the values of the matrix, row by row. Panics if a kernel wrote an element of the buffer
     /// outside the rows.
     pub fn download(&self) -> Vec<T> {
@@ -106,7 +108,7 @@ impl<T: Scalar> Matrix<T> {
             values.extend_from_slice(&memory[start..start + cols]);
             inside[start..start + cols].fill(true);
         }
-        let poison = T::from_bits(u32::MAX).to_bits();
+        let poison = T::POISON.to_bits();
         let hit = (0..memory.len()).find(|&at| !inside[at] && memory[at].to_bits() != poison);
         assert_eq!(hit, None, "an element outside the rows was written");
         values

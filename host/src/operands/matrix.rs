@@ -39,7 +39,7 @@ impl Matrix {
             stride = stride.or(Some(own));
             next = own.checked_mul(size);
         }
-        let row_bytes = stride.unwrap_or(8).unsigned_abs() * view.dtype().size() as u64;
+        let row_bytes = stride.map_or(16, |stride| stride.unsigned_abs() * view.dtype().size() as u64);
         Ok(Self {
             base: view.ptr().cast_mut().cast(),
             dtype: view.dtype(),

@@ -2,7 +2,8 @@
 //! Also compares it with f64 results.
 use half::{bf16, f16};
 use oxiwarp::{
-    Accumulation, Buffer, Device, E4m3, Element, Fp8, LaunchOverride, Overridable as _, Stream, linear_fp8,
+    Accumulation, Buffer, Device, E4m3, Element, Fp8, LaunchOverride, Overridable as _, Scalar, Stream,
+    linear_fp8,
 };
 use oxiwarp_tests::case;
 use oxiwarp_tests::case::seed;
