@@ -8,14 +8,14 @@ use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};
 
 use crate::gemm::epilogue::identity::Identity;
-use crate::gemm::epilogue::scaled::{ScaleParams, Scaled};
+use crate::gemm::epilogue::scaled::{RowScales, Scaled};
 use crate::gemm::hopper::entries::hopper_products;
 use crate::gemm::hopper::params::GemmParams;
 use crate::gemm::hopper::shape::E4m3Product;
 
 hopper_products! {
-    (_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams, s: ScaleParams) =>
-        Scaled<Identity>, (&p, Scaled(s, Identity));
+    (_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams, s: RowScales) =>
+        Scaled<RowScales, Identity>, (&p, Scaled(s, Identity));
     linear_fp8_promoted_hopper_128x128_smem<T: [f16, bf16]>(Kernel128x128Promoted<E4m3Product<T, true>>);
     linear_fp8_promoted_hopper_128x192_smem<T: [f16, bf16]>(Kernel128x192Promoted<E4m3Product<T, true>>);
     linear_fp8_promoted_hopper_64x16_smem<T: [f16, bf16]>(Kernel64x16<E4m3Product<T, true>>);

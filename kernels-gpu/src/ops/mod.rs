@@ -42,6 +42,8 @@ pub mod linear;
 pub mod linear_activation;
 #[cfg(any(not(unit), unit = "linear_activation_hopper"))]
 pub mod linear_activation_hopper;
+#[cfg(any(not(unit), unit = "linear_fp8_block_hopper"))]
+pub mod linear_fp8_block_hopper;
 #[cfg(any(not(unit), unit = "linear_fp8_hopper"))]
 pub mod linear_fp8_hopper;
 #[cfg(any(not(unit), unit = "linear_fp8_promoted_hopper"))]
@@ -100,6 +102,7 @@ pub(crate) static KERNELS: &[&[cuda_std::launch::Entry]] = &[
     linear::KERNELS,
     linear_activation::KERNELS,
     linear_activation_hopper::KERNELS,
+    linear_fp8_block_hopper::KERNELS,
     linear_fp8_hopper::KERNELS,
     linear_fp8_promoted_hopper::KERNELS,
     linear_gated_activation::KERNELS,

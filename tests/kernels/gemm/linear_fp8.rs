@@ -25,7 +25,33 @@ pub const TESTS: &[Test] = &[
     ("linear_fp8::against_f64", against_f64),
 ];
 
-const BOTH: [Accumulation; 2] = [Accumulation::F32, Accumulation::Fast];
+/// The scales, and how the op adds products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Rows(Accumulation),
+    Blocks,
+}
+
+const FORMS: [Form; 3] = [Form::Rows(Accumulation::F32), Form::Rows(Accumulation::Fast), Form::Blocks];
+
+impl Form {
+    /// Returns the form whose bits the op gives, which has fast accumulation only for more than 64 rows.
+    fn computed(self, p: &Case) -> Self {
+        if self == Self::Rows(Accumulation::Fast) && p.m <= 64 { Self::Rows(Accumulation::F32) } else { self }
+    }
+
+    /// Returns the number of kernels for many rows.
+    fn kernels(self) -> usize {
+        match self {
+            Self::Rows(Accumulation::F32) => 2,
+            Self::Rows(Accumulation::Fast) => 6,
+            Self::Blocks => 1,
+        }
+    }
+}
+
+/// Elements of K, and rows of `weight`, that share a scale.
+const BLOCK: usize = 128;
 
 /// A product to test. `x` has the shape `[m, k]`, and `weight` has the shape `[n, k]`.
 #[derive(Clone, Copy, Debug)]
@@ -46,12 +72,13 @@ impl Case {
     }
 }
 
-/// The operands of a product on the host.
+/// The operands of a product on the host. The scales are those per row, then those per block. The scales of
+/// `x` per block are transposed, with a gap after the scales of a block, as `quantize_fp8` returns them.
 struct Operands<T> {
     x: Vec<E4m3>,
     weight: Vec<E4m3>,
-    x_scale: Vec<f32>,
-    weight_scale: Vec<f32>,
+    x_scale: [Vec<f32>; 2],
+    weight_scale: [Vec<f32>; 2],
     bias: Vec<T>,
 }
 
@@ -68,8 +95,44 @@ impl<T: Element> Operands<T> {
         let (x, weight) = (codes(m * k), codes(n * k));
         let mut scales =
             |len: usize| -> Vec<f32> { (0..len).map(|_| rng.random_range(2e-4..2e-3)).collect() };
-        let (x_scale, weight_scale) = (scales(m), scales(n));
+        let blocks = k.div_ceil(BLOCK);
+        let x_scale = [scales(m), scales(m.next_multiple_of(4) * blocks)];
+        let weight_scale = [scales(n), scales(n.div_ceil(BLOCK) * blocks)];
         Self { x, weight, x_scale, weight_scale, bias: values(rng, n) }
+    }
+
+    /// Returns the scales of a row of `x` and a row of `weight`, for block `block` of K.
+    fn scales(&self, p: &Case, form: Form, [row, column]: [usize; 2], block: usize) -> [f32; 2] {
+        match form {
+            Form::Rows(_) => [self.x_scale[0][row], self.weight_scale[0][column]],
+            Form::Blocks => {
+                let x = block * (p.m as usize).next_multiple_of(4) + row;
+                let weight = column / BLOCK * (p.k as usize).div_ceil(BLOCK) + block;
+                [self.x_scale[1][x], self.weight_scale[1][weight]]
+            }
+        }
+    }
+
+    /// Returns a row of `x` and a row of `weight`.
+    fn rows(&self, p: &Case, [row, column]: [usize; 2]) -> [&[E4m3]; 2] {
+        let k = p.k as usize;
+        [&self.x[row * k..][..k], &self.weight[column * k..][..k]]
+    }
+
+    /// Returns the element of `y` that the kernels must give.
+    fn expected(&self, p: &Case, form: Form, at: [usize; 2]) -> T {
+        let [x, weight] = self.rows(p, at);
+        let scales = |block| self.scales(p, form, at, block);
+        let blocks = || x.chunks(BLOCK).zip(weight.chunks(BLOCK));
+        let sum = match form {
+            Form::Rows(Accumulation::Fast) => chain(x, weight),
+            Form::Rows(Accumulation::F32) => blocks().fold(0.0, |sum, (x, weight)| sum + chain(x, weight)),
+            Form::Blocks => blocks().enumerate().fold(0.0, |sum, (block, (x, weight))| {
+                chain(x, weight).mul_add(scales(block)[0] * scales(block)[1], sum)
+            }),
+        };
+        let sum = if form == Form::Blocks { sum } else { scales(0)[0] * (scales(0)[1] * sum) };
+        T::from_f32(sum + if p.bias { self.bias[at[1]].to_f32() } else { 0.0 })
     }
 }
 
@@ -77,8 +140,8 @@ impl<T: Element> Operands<T> {
 struct OnDevice<T> {
     x: Matrix<E4m3>,
     weight: Matrix<E4m3>,
-    x_scale: Buffer<f32>,
-    weight_scale: Buffer<f32>,
+    x_scale: [Buffer<f32>; 2],
+    weight_scale: [Buffer<f32>; 2],
     bias: Buffer<T>,
 }
 
@@ -92,19 +155,30 @@ impl<T: Element> OnDevice<T> {
         Self {
             x: upload(&host.x, [p.m, p.k], p.x),
             weight: upload(&host.weight, [p.n, p.k], p.weight),
-            x_scale: padded(&host.x_scale),
-            weight_scale: padded(&host.weight_scale),
+            x_scale: [0, 1].map(|form| padded(&host.x_scale[form])),
+            weight_scale: [0, 1].map(|form| padded(&host.weight_scale[form])),
             bias: device.upload(&[&host.bias[..], &[T::POISON; 8]].concat()).expect("memory"),
         }
     }
 
     /// Runs the op and returns its result.
-    fn run(&self, device: &Device, p: &Case, accumulation: Accumulation) -> Vec<T> {
+    fn run(&self, device: &Device, p: &Case, form: Form) -> Vec<T> {
         let layout = Layout { offset: p.y.offset, stride: p.n + p.y.gap };
         let mut y = Matrix::<T>::poisoned(device, [p.m, p.n], layout);
         let bias = p.bias.then(|| self.bias.view_strided(0, &[p.n], &[1]).expect("inside"));
-        let [x_scale, weight_scale] = [(&self.x_scale, p.m), (&self.weight_scale, p.n)]
-            .map(|(scale, len)| scale.view_strided(0, &[len], &[1]).expect("inside"));
+        let (blocks, weight_blocks) = ((p.k + 127) / 128, (p.n + 127) / 128);
+        let [x_scale, weight_scale] =
+            [&self.x_scale, &self.weight_scale].map(|scales| &scales[usize::from(form == Form::Blocks)]);
+        let ([x_shape, x_strides], [weight_shape, weight_strides], accumulation) = match form {
+            Form::Rows(accumulation) => ([[p.m, 1], [1, 1]], [[p.n, 1], [1, 1]], accumulation),
+            Form::Blocks => (
+                [[p.m, blocks], [1, (p.m + 3) / 4 * 4]],
+                [[weight_blocks, blocks], [blocks, 1]],
+                Accumulation::F32,
+            ),
+        };
+        let x_scale = x_scale.view_strided(0, &x_shape, &x_strides).expect("inside");
+        let weight_scale = weight_scale.view_strided(0, &weight_shape, &weight_strides).expect("inside");
         linear_fp8(
             device,
             self.x.view(),
@@ -147,50 +221,26 @@ fn tensor_core(sum: f64, x: &[E4m3], weight: &[E4m3]) -> f64 {
     if sum == 0.0 { 0.0 } else { cut(sum, exponent(sum) - 13) }
 }
 
-/// Returns an element of `x wᵀ`, with the rounding errors of the kernels.
-fn dot(x: &[E4m3], weight: &[E4m3], accumulation: Accumulation) -> f32 {
-    let chain = |x: &[E4m3], weight: &[E4m3]| {
-        x.chunks(32).zip(weight.chunks(32)).fold(0.0, |sum, (x, weight)| tensor_core(sum, x, weight)) as f32
-    };
-    match accumulation {
-        Accumulation::Fast => chain(x, weight),
-        Accumulation::F32 => {
-            x.chunks(128).zip(weight.chunks(128)).fold(0.0, |sum, (x, weight)| sum + chain(x, weight))
-        }
-    }
+/// Returns the sum of products that the tensor core computes in one accumulator.
+fn chain(x: &[E4m3], weight: &[E4m3]) -> f32 {
+    let steps = x.chunks(32).zip(weight.chunks(32));
+    steps.fold(0.0, |sum, (x, weight)| tensor_core(sum, x, weight)) as f32
 }
 
-/// Returns the result that the kernels must give.
-fn expected<T: Element>(host: &Operands<T>, p: &Case, accumulation: Accumulation) -> Vec<T> {
-    let k = p.k as usize;
-    let accumulation = if p.m <= 64 { Accumulation::F32 } else { accumulation };
-    let mut results = vec![];
-    for (x, x_scale) in host.x.chunks(k).zip(&host.x_scale) {
-        for (at, weight) in host.weight.chunks(k).enumerate() {
-            let sum = x_scale * (host.weight_scale[at] * dot(x, weight, accumulation));
-            let bias = if p.bias { host.bias[at].to_f32() } else { 0.0 };
-            results.push(T::from_f32(sum + bias));
-        }
-    }
-    results
-}
-
-/// Compares the results of each kernel with the model.
+/// Compares the results of each kernel with the model. Returns the names of the launched kernels.
 fn check<T: Element>(device: &Device, p: Case) -> Vec<String> {
     let host = Operands::<T>::random(&p);
     let inputs = OnDevice::new(device, &host, &p);
+    let places = || (0..p.m as usize).flat_map(|row| (0..p.n as usize).map(move |column| [row, column]));
     let mut names = vec![];
-    for accumulation in BOTH {
-        let expected = expected(&host, &p, accumulation);
-        let kernels = if accumulation == Accumulation::Fast { 6 } else { 2 };
-        for skip in 0..kernels + u32::from(p.m <= 64) as usize {
-            case!("{p:?}, {accumulation:?}, skip {skip}");
+    for form in FORMS {
+        let expected = |form| -> Vec<T> { places().map(|at| host.expected(&p, form, at)).collect() };
+        let few = usize::from(p.m <= 64);
+        let (first, others) = (expected(form.computed(&p)), expected(form));
+        for skip in 0..form.kernels() + few {
+            case!("{p:?}, {form:?}, skip {skip}");
             let device = device.with_override(LaunchOverride { skip, ..LaunchOverride::default() });
-            let got = inputs.run(&device, &p, accumulation);
-            if p.m <= 64 && skip > 0 && accumulation == Accumulation::Fast {
-                continue; // This kernel has fast accumulation.
-            }
-            same_bits(&got, &expected);
+            same_bits(&inputs.run(&device, &p, form), if skip < few { &first } else { &others });
             names.extend(device.take_launches());
         }
     }
@@ -250,9 +300,11 @@ fn every_kernel(device: &Device) {
     }
     let fast = ["128x128", "128x192", "128x256", "192x192", "256x128", "256x192"];
     let promoted = ["128x128", "128x192", "64x16", "64x16_half", "64x32", "64x32_half", "64x64"];
+    let block = promoted.iter().filter(|tile| **tile != "128x192");
+    let block: Vec<_> = block.map(|tile| format!("linear_fp8_block_hopper_{tile}_smem ")).collect();
     let fast = fast.map(|tile| format!("linear_fp8_hopper_{tile}_smem "));
     let promoted = promoted.map(|tile| format!("linear_fp8_promoted_hopper_{tile}_smem "));
-    for kernel in fast.iter().chain(&promoted) {
+    for kernel in fast.iter().chain(&promoted).chain(&block) {
         assert!(names.iter().any(|name| name.starts_with(kernel)), "{kernel}is not in {names:?}");
     }
 }
@@ -265,16 +317,18 @@ fn nan(device: &Device) {
         let mut host = Operands::<bf16>::random(&p);
         host.x[(3 * p.k + 5) as usize] = E4m3::from_bits(0x7f);
         host.weight[(66 * p.k + 39) as usize] = E4m3::from_bits(0xff);
-        host.x_scale[7] = f32::NAN;
-        host.weight_scale[9] = f32::INFINITY;
+        for scales in &mut host.x_scale {
+            scales[7] = f32::NAN;
+        }
+        host.weight_scale[0][9] = f32::INFINITY;
         let inputs = OnDevice::new(device, &host, &p);
-        for accumulation in BOTH {
-            case!("{m} rows, {accumulation:?}");
-            for (at, got) in inputs.run(device, &p, accumulation).iter().enumerate() {
+        for form in FORMS {
+            case!("{m} rows, {form:?}");
+            for (at, got) in inputs.run(device, &p, form).iter().enumerate() {
                 let (row, column) = (at as i64 / p.n, at as i64 % p.n);
                 let right = match (row, column) {
                     (3 | 7, _) | (_, 66) => got.is_nan(),
-                    (_, 9) => !got.is_finite(),
+                    (_, 9) if form != Form::Blocks => !got.is_finite(),
                     _ => got.is_finite(),
                 };
                 assert!(right, "row {row}, column {column}: {got}");
@@ -284,38 +338,34 @@ fn nan(device: &Device) {
 }
 
 /// Compares results with f64. The tensor core cuts each of 33 terms of a step to a multiple of 2^-13 of the
-/// largest term, and the sum to 14 bits. With [`Accumulation::F32`], this error is in proportion to the terms
-/// of 128 elements of K. With [`Accumulation::Fast`], it is in proportion to all terms before.
+/// largest term, and the sum to 14 bits. This error is in proportion to the terms that one accumulator has
+/// added, those of 128 elements of K or all.
 fn against_f64(device: &Device) {
     for m in [20, 70] {
         let p = Case::of([m, 72, 1040], true);
         let host = Operands::<f16>::random(&p);
         let inputs = OnDevice::new(device, &host, &p);
-        for accumulation in BOTH {
-            case!("{m} rows, {accumulation:?}");
-            let got = inputs.run(device, &p, accumulation);
-            for (at, got) in got.iter().enumerate() {
-                let (row, column) = (at / p.n as usize, at % p.n as usize);
-                let of = |values: &[E4m3], row: usize| -> Vec<f64> {
-                    let k = p.k as usize;
-                    values[row * k..][..k].iter().map(|value| f64::from(value.to_f32())).collect()
+        for form in FORMS {
+            case!("{m} rows, {form:?}");
+            let chunk =
+                if form.computed(&p) == Form::Rows(Accumulation::Fast) { p.k as usize } else { BLOCK };
+            for (at, got) in inputs.run(device, &p, form).iter().enumerate() {
+                let at = [at / p.n as usize, at % p.n as usize];
+                let [x, weight] = host.rows(&p, at);
+                let term = |(k, (x, weight)): (usize, (&E4m3, &E4m3))| {
+                    let scales = host.scales(&p, form, at, k / BLOCK);
+                    [x.to_f32(), weight.to_f32(), scales[0], scales[1]].map(f64::from).iter().product::<f64>()
                 };
-                let scale = f64::from(host.x_scale[row]) * f64::from(host.weight_scale[column]);
-                let terms: Vec<f64> = of(&host.x, row)
-                    .iter()
-                    .zip(of(&host.weight, column))
-                    .map(|(x, w)| x * w * scale)
-                    .collect();
-                let value = terms.iter().sum::<f64>() + f64::from(host.bias[column].to_f32());
-                let size = |terms: &[f64]| terms.iter().map(|term| term.abs()).sum::<f64>();
-                let chunk = if accumulation == Accumulation::F32 || m <= 64 { 128 } else { p.k as usize };
-                let steps = chunk.div_ceil(32) as f64;
-                let inner: f64 =
-                    terms.chunks(chunk).map(size).sum::<f64>() * steps * 34.0 * 2.0_f64.powi(-13);
+                let terms: Vec<f64> = x.iter().zip(weight).enumerate().map(term).collect();
+                let value = terms.iter().sum::<f64>() + f64::from(host.bias[at[1]].to_f32());
+                let size: f64 = terms.iter().map(|term| term.abs()).sum();
+                let inner = size * chunk.div_ceil(32) as f64 * 34.0 * 2.0_f64.powi(-13);
                 let allowed = inner + 0.5 * ulp(f16::DTYPE, value.abs() + inner);
                 let got = f64::from(got.to_f32());
-                let error = (got - value).abs();
-                assert!(error <= allowed, "row {row}, column {column}: {got:e}, expected {value:e}");
+                assert!(
+                    (got - value).abs() <= allowed,
+                    "{at:?}: {got:e}, expected {value:e} within {allowed:e}"
+                );
             }
         }
     }

@@ -72,7 +72,7 @@ pub(crate) unsafe fn store<K: GemmKernel>(sums: &[K::Sums], output: &TileOutput<
 /// Returns whether the kernel rounds its results before it transposes them. Otherwise, it transposes the f32
 /// accumulators, because the epilogue needs them in the order of `y`.
 const fn is_rounded_first<K: GemmKernel>() -> bool {
-    K::Epilogue::UNROLLED && !K::Epilogue::SCALED
+    K::Epilogue::UNROLLED && !K::Epilogue::ROW_SCALES
 }
 
 /// Adds the bias to the accumulators of 64 rows of a tile of `yᵀ`, and rounds the results. Writes the
