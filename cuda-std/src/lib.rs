@@ -67,7 +67,8 @@ pub mod prelude {
     pub use crate::numeric::fp8::{E4m3, E5m2, Fp8};
     pub use crate::numeric::math::{fma, rsqrt};
     pub use crate::rows::pack::Pack;
-    pub use crate::rows::row::{Fp8RowMut, Row, RowIndex, RowMut, Rows};
+    pub use crate::rows::row::fp8::Fp8RowMut;
+    pub use crate::rows::row::{Row, RowIndex, RowMut, Rows};
     pub use crate::rows::team::Team;
     pub use crate::rows::vec4::shared_row::SharedRow;
     pub use crate::rows::vec4::{MixedRow, Vec4, Vec4Columns, Vec4Row, Vec4RowMut};

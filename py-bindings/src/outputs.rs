@@ -38,8 +38,8 @@ pub enum Output {
     /// A result with the shape of the reference tensor, in an 8-bit float dtype. The string names a bool
     /// argument of the operator. If the argument is true, the dtype is float8_e5m2, otherwise float8_e4m3fn.
     Fp8(&'static str),
-    /// The float32 scales of an `Fp8` result, in the layout of [`Fp8Scaling::layout`]. The first bool that the
-    /// host function takes says which elements share a scale.
+    /// The float32 scales of an `Fp8` result, in the layout of [`Fp8Scaling::layout`]. The first bool that
+    /// the host function takes says which elements share a scale.
     Fp8Scales,
     /// A result with one float32 per token and head. The string names a bool argument of the operator. If the
     /// argument is false, the result has no elements.

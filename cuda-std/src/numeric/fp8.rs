@@ -7,8 +7,8 @@ use core::fmt;
 use crate::arch;
 use crate::base::fp8::{E4M3, E5M2, Format};
 
-/// An 8-bit float. Conversions from f32 round to nearest even. They saturate: values beyond the largest finite
-/// value, even infinities, become the largest finite value. A NaN stays a NaN.
+/// An 8-bit float. Conversions from f32 round to nearest even. They saturate: values beyond the largest
+/// finite value, even infinities, become the largest finite value. A NaN stays a NaN.
 pub trait Fp8: Copy + Send + Sync + 'static {
     /// The largest finite value.
     const MAX: f32;

@@ -42,8 +42,8 @@ impl Dtype {
         }
     }
 
-    /// Returns the [`ElementType`] with which kernels compute for this dtype. Returns `None` for 8-bit floats,
-    /// integers and bools, with which kernels do not compute.
+    /// Returns the [`ElementType`] with which kernels compute for this dtype. Returns `None` for 8-bit
+    /// floats, integers and bools, with which kernels do not compute.
     #[inline]
     pub const fn element(self) -> Option<ElementType> {
         match self {
@@ -61,8 +61,8 @@ impl Dtype {
         if self == Self::F32 { self.to_string() } else { format!("{self} (as {like}) or f32") }
     }
 
-    /// Returns the name that kernel names and error messages use, for example `bf16`. The names of 8-bit floats
-    /// are those of torch, because there are several formats with the same number of exponent bits.
+    /// Returns the name that kernel names and error messages use, for example `bf16`. The names of 8-bit
+    /// floats are those of torch, because there are several formats with the same number of exponent bits.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",

@@ -27,10 +27,10 @@ choices! { Fp8Scaling: PerBlock, PerRow; }
 impl Fp8Scaling {
     /// Returns the shape and the strides of the scales that fp8 products read, for rows of the shape `x`.
     ///
-    /// Scales per row are contiguous, as `torch._scaled_mm` requires. Scales per block are M-major: the scales
-    /// of one block are contiguous over the rows. Consecutive blocks are as many elements apart as there are
-    /// rows, rounded up to a multiple of four. DeepGEMM requires this layout, because TMA needs strides of
-    /// whole 16 bytes.
+    /// Scales per row are contiguous, as `torch._scaled_mm` requires. Scales per block are M-major: the
+    /// scales of one block are contiguous over the rows. Consecutive blocks are as many elements apart as
+    /// there are rows, rounded up to a multiple of four. DeepGEMM requires this layout, because TMA needs
+    /// strides of whole 16 bytes.
     pub fn layout(self, x: &[i64]) -> (Vec<i64>, Vec<i64>) {
         let Some((&cols, lead)) = x.split_last() else { return (vec![], vec![]) };
         let mut strides = vec![1; x.len()];

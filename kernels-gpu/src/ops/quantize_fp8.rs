@@ -1,9 +1,9 @@
 //! Quantizes rows to 8-bit floats: `values[r, c] = x[r, c] / scale`, with one scale per row, or one scale per
 //! row and 128 columns. The module `fp8::scale` has the formulas.
 //!
-//! - `quantize_fp8_per_row_any_<dtype>` takes any layout. It reads each row twice, the second time mostly from
-//!   L2. The second pass runs from the end of the row to its start, because the end of the row is still in the
-//!   cache.
+//! - `quantize_fp8_per_row_any_<dtype>` takes any layout. It reads each row twice, the second time mostly
+//!   from L2. The second pass runs from the end of the row to its start, because the end of the row is
+//!   still in the cache.
 //! - `quantize_fp8_per_row_block<n>_<dtype>` keeps up to `n` packs (16 bytes) per thread in registers, so it
 //!   reads each row only once.
 //! - `quantize_fp8_per_block_any_<dtype>` and `quantize_fp8_per_block_block4_<dtype>` compute one scale for
@@ -19,8 +19,8 @@ use crate::fp8::scale::{BLOCK, Peak};
 pub struct QuantizeParams {
     /// Number of rows of the operands.
     pub rows: u64,
-    /// Elements between the scales of consecutive blocks of 128 columns. Kernels with one scale per row ignore
-    /// this field.
+    /// Elements between the scales of consecutive blocks of 128 columns. Kernels with one scale per row
+    /// ignore this field.
     pub block_stride: i64,
     /// Number of rows per run. Within a run, consecutive rows are `Rows::inner_stride` elements apart.
     /// Consecutive runs start `Rows::outer_stride` elements apart. 0 means that all rows are in one run.
@@ -36,14 +36,14 @@ pub struct QuantizeParams {
 
 /// The operands of a launch. `scales` are f32, and their rows are those of `x`.
 #[derive(Clone, Copy)]
-struct Operands {
+struct QuantizeOperands {
     x: Rows,
     values: Rows,
     scales: Rows,
     p: QuantizeParams,
 }
 
-impl Operands {
+impl QuantizeOperands {
     /// Stores the scale of row `at` for block number `block`, if this block exists. The thread of rank 0 in
     /// `team` stores it.
     ///
@@ -68,7 +68,7 @@ impl Operands {
 /// values have `p.cols` elements. The values and the scales overlap no other operand. If `VECTOR` is true,
 /// `x` and the values allow vector accesses (`p.vector`).
 #[inline(always)]
-unsafe fn per_row<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(operands: Operands) {
+unsafe fn per_row<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(operands: QuantizeOperands) {
     let (team, p) = (Team::of_block(), operands.p);
     let at = RowIndex::of(team, p.rows, p.inner);
     // SAFETY: the kernel reads `x`, whose rows the host checked.
@@ -102,7 +102,7 @@ unsafe fn per_row<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(operan
 /// The requirements of [`per_row`] apply.
 #[inline(always)]
 unsafe fn write_row<T: Elem, E: Fp8, const IN_REGISTERS: usize, const VECTOR: bool>(
-    operands: &Operands,
+    operands: &QuantizeOperands,
     team: Team,
     at: RowIndex,
     (x, in_registers, peak): (Row<T, VECTOR>, [Pack<T>; IN_REGISTERS], Peak),
@@ -132,7 +132,7 @@ unsafe fn write_row<T: Elem, E: Fp8, const IN_REGISTERS: usize, const VECTOR: bo
 /// The requirements of [`per_row`] apply. The scales have one element per row and block of 128 columns. A
 /// team has at least as many threads as 128 columns have packs, and it has a multiple of this number.
 #[inline(always)]
-unsafe fn per_block<T: Elem, const STEP: usize, const VECTOR: bool>(operands: Operands) {
+unsafe fn per_block<T: Elem, const STEP: usize, const VECTOR: bool>(operands: QuantizeOperands) {
     let (team, p) = (Team::of_block(), operands.p);
     let at = RowIndex::of(team, p.rows, p.inner);
     // The threads whose packs cover a block form a team of their own, so that each of their tiles is a block.
@@ -168,7 +168,7 @@ unsafe fn per_block<T: Elem, const STEP: usize, const VECTOR: bool>(operands: Op
 /// The requirements of [`per_block`] apply.
 #[inline(always)]
 unsafe fn write_block<T: Elem, E: Fp8, const VECTOR: bool>(
-    operands: &Operands,
+    operands: &QuantizeOperands,
     lanes: Team,
     at: RowIndex,
     block: u32,
@@ -188,7 +188,7 @@ unsafe fn write_block<T: Elem, E: Fp8, const VECTOR: bool>(
 /// # Safety
 /// The requirements of [`per_row`] apply.
 #[inline(always)]
-unsafe fn any_layout<T: Elem>(operands: Operands) {
+unsafe fn any_layout<T: Elem>(operands: QuantizeOperands) {
     thread::launch_bounds::<512, 1>();
     // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
     // alignment. The host sets `p.vector` to 1 only if `x` and the values allow vector accesses.
@@ -205,7 +205,7 @@ unsafe fn any_layout<T: Elem>(operands: Operands) {
 /// The requirements of [`per_row`] apply, and `x` and the values allow vector accesses.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
-    operands: Operands,
+    operands: QuantizeOperands,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
     // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
@@ -216,7 +216,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
 /// # Safety
 /// The requirements of [`per_block`] apply.
 #[inline(always)]
-unsafe fn blocks<T: Elem, const STEP: usize, const VECTOR: bool>(operands: Operands) {
+unsafe fn blocks<T: Elem, const STEP: usize, const VECTOR: bool>(operands: QuantizeOperands) {
     thread::launch_bounds::<256, 4>();
     // SAFETY: the kernel body accesses only its operands, and the host checked their shapes, dtypes and
     // alignment.
@@ -226,18 +226,18 @@ unsafe fn blocks<T: Elem, const STEP: usize, const VECTOR: bool>(operands: Opera
 entry! {
     @shared(|block| Team::shared_bytes(block))
     quantize_fp8_per_row_any<T: [f32, f16, bf16]>(x: Rows, values: Rows, scales: Rows, p: QuantizeParams)
-        => any_layout::<T>(Operands { x, values, scales, p });
+        => any_layout::<T>(QuantizeOperands { x, values, scales, p });
     @shared(|block| Team::shared_bytes(block))
     quantize_fp8_per_row_block2<T: [f32, f16, bf16]>(x: Rows, values: Rows, scales: Rows, p: QuantizeParams)
-        => in_registers::<T, 2, 256, 4>(Operands { x, values, scales, p });
+        => in_registers::<T, 2, 256, 4>(QuantizeOperands { x, values, scales, p });
     @shared(|block| Team::shared_bytes(block))
     quantize_fp8_per_row_block4<T: [f32, f16, bf16]>(x: Rows, values: Rows, scales: Rows, p: QuantizeParams)
-        => in_registers::<T, 4, 512, 2>(Operands { x, values, scales, p });
+        => in_registers::<T, 4, 512, 2>(QuantizeOperands { x, values, scales, p });
     @shared(|block| Team::shared_bytes(block))
     quantize_fp8_per_row_block8<T: [f32, f16, bf16]>(x: Rows, values: Rows, scales: Rows, p: QuantizeParams)
-        => in_registers::<T, 8, 1024, 1>(Operands { x, values, scales, p });
+        => in_registers::<T, 8, 1024, 1>(QuantizeOperands { x, values, scales, p });
     quantize_fp8_per_block_any<T: [f32, f16, bf16]>(x: Rows, values: Rows, scales: Rows, p: QuantizeParams)
-        => blocks::<T, 1, false>(Operands { x, values, scales, p });
+        => blocks::<T, 1, false>(QuantizeOperands { x, values, scales, p });
     quantize_fp8_per_block_block4<T: [f32, f16, bf16]>(x: Rows, values: Rows, scales: Rows, p: QuantizeParams)
-        => blocks::<T, 4, true>(Operands { x, values, scales, p })
+        => blocks::<T, 4, true>(QuantizeOperands { x, values, scales, p })
 }

@@ -132,6 +132,19 @@ def test_width_depends_on_the_table(broken: Module) -> None:
     assert len(check_width({"layer_norm_warp5_f32": halves})) == 3
 
 
+def test_width_of_8_bit_floats(broken: Module) -> None:
+    """A kernel that quantizes to 8-bit floats loads packs (16 bytes) and stores one byte for each element. It also
+    stores scales of 4 bytes."""
+    wide = [one for one in broken.sass["rms_norm_block1_f32"] if one.opcode == "STG"]
+    loads = [one._replace(opcode="LDG") for one in wide]
+    of_bits = {n: [one._replace(modifiers=one.modifiers.replace(".128", f".{n}")) for one in wide] for n in (64, 32)}
+    scales = of_bits[32] * 2
+    assert check_width({"quantize_fp8_per_row_block2_bf16": loads + of_bits[64] + scales}) == []
+    assert check_width({"quantize_fp8_per_row_block2_f32": loads + of_bits[32]}) == []
+    assert len(check_width({"quantize_fp8_per_row_block2_bf16": loads + scales + of_bits[32]})) == 2
+    assert len(check_width({"quantize_fp8_per_row_block2_bf16": of_bits[64]})) == 1
+
+
 def test_checks_report_registers() -> None:
     entries = {"fits": Entry(1024), "large": Entry(1024), "twice": Entry(512, 2)}
     usage = {"fits": Usage(64), "large": Usage(65), "twice": Usage(65)}

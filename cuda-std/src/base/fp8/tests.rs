@@ -69,8 +69,8 @@ fn boundaries_round_to_nearest_even() {
     }
 }
 
-/// Checks one f32 in each 16,381, of both signs, and special values. The step is a prime, so that all low bits
-/// occur.
+/// Checks one f32 in each 16,381, of both signs, and special values. The step is a prime, so that all low
+/// bits occur.
 #[test]
 fn values_round_to_the_nearest_code() {
     for (name, format) in FORMATS {

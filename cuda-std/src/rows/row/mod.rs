@@ -21,9 +21,8 @@ use crate::simt::mem::{self, Load, Store};
 
 mod bounds;
 mod f32_vec;
-mod fp8;
+pub mod fp8;
 mod index;
-pub use fp8::Fp8RowMut;
 pub use index::RowIndex;
 
 /// A kernel argument that describes an operand: the address of its first row and the strides between its
@@ -63,8 +62,8 @@ impl Rows {
         self.is_aligned(cols, element, l2::LINE as usize)
     }
 
-    /// Returns whether a thread can write `len` consecutive 8-bit floats with one store in all rows. A row has
-    /// `cols` elements. [`Fp8RowMut`] writes such rows.
+    /// Returns whether a thread can write `len` consecutive 8-bit floats with one store in all rows. A row
+    /// has `cols` elements. [`fp8::Fp8RowMut`] writes such rows.
     pub fn is_fp8_vector(&self, cols: u32, len: u32) -> bool {
         self.is_aligned(cols, 1, len as usize)
     }

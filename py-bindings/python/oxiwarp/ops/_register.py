@@ -316,7 +316,8 @@ def explain(
         raise TypeError(f"{op}: {name} is {got}, expected {_KINDS.get(expected, expected)}") from None
     operator, colon, rest = str(error).partition(": ")
     uneven = _STRIDES.match(rest)
-    if uneven is not None and not uneven[1].endswith("out"):  # for an output, `.contiguous()` would be no remedy
+    # For an output, `.contiguous()` would be no remedy.
+    if uneven is not None and not uneven[1].endswith(("out", "values", "scales")):
         raise RuntimeError(f"{op}: {rest}: call {uneven[1]}.contiguous()") from None
     if colon and operator != op and operator in OPERATORS:
         raise RuntimeError(f"{op}: {rest}") from None
