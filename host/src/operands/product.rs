@@ -30,6 +30,8 @@ pub(crate) struct Product {
     /// Whether kernels can read two adjacent elements of the epilogue's operands (such as a residual) with
     /// one access. If false, only the general kernel, which reads single elements, supports the call.
     pub reads_pairs: bool,
+    /// Whether `x` and `weight` have 8-bit floats, for which there are only kernels for Hopper.
+    pub is_fp8: bool,
 }
 
 impl ProductViews<'_, '_> {
@@ -45,7 +47,7 @@ impl ProductViews<'_, '_> {
     pub fn check_fp8(&self, op: &'static str, device: &Device) -> Result<Product> {
         self.check_dtypes(op, device, ("out", self.y), Dtype::E4m3)?;
         let product = self.check_operands(op, false)?;
-        Ok(Product { x: product.x.pairs(), weight: product.weight.pairs(), ..product })
+        Ok(Product { x: product.x.pairs(), weight: product.weight.pairs(), is_fp8: true, ..product })
     }
 
     /// Checks devices and dtypes. `x` and `weight` must have the dtype `input`, and the other operands the
@@ -95,6 +97,7 @@ impl ProductViews<'_, '_> {
             bias: bias.map_or(std::ptr::null(), |bias| bias.ptr().cast()),
             starts: [0, 0],
             reads_pairs: true,
+            is_fp8: false,
         };
         self.expect_disjoint(
             op,

@@ -4,6 +4,7 @@ use kernels_gpu::ops::linear_fp8_block_hopper::launch as block;
 use kernels_gpu::ops::linear_fp8_hopper::launch as fast;
 use kernels_gpu::ops::linear_fp8_promoted_hopper::launch as promoted;
 
+use crate::arguments::choices;
 use crate::launch::launch_override;
 use crate::operands::matrix::row_distance;
 use crate::operands::product::{Product, ProductViews};
@@ -58,6 +59,8 @@ pub enum Accumulation {
     Fast,
 }
 
+choices! { Accumulation: Fast, F32; }
+
 /// Computes `y = scales * (x wᵀ) + bias` for matrices of 8-bit floats, on Hopper GPUs.
 ///
 /// `x` has the shape `[..., K]`, and `weight` `[N, K]`. Both have the dtype e4m3. `bias` `[N]` and `y`
@@ -101,7 +104,7 @@ pub fn linear_fp8(
     views.expect_disjoint(OP, &[Some(("x_scale", &x_scale)), Some(("weight_scale", &weight_scale))])?;
     expect_tma(&product, &views)?;
     if per_block && accumulation == Accumulation::Fast {
-        let why = "scales per block need accumulation in f32".into();
+        let why = "fast accumulation needs scales per row, and the scales are per block".into();
         return Err(Error::Unsupported { op: OP, why });
     }
     if product.is_empty() {
@@ -135,10 +138,10 @@ struct ScaleViews<'v, 'a> {
 
 impl ScaleViews<'_, '_> {
     /// Returns whether `weight_scale` has one row per block of rows of `weight`. Otherwise, it must have one
-    /// row per row.
+    /// row per row. For a `weight` without rows, the number of columns decides.
     fn are_per_block(&self, product: &Product) -> bool {
-        let rows = product.weight.rows;
-        self.weight.shape().first() == Some(&i64::from(rows.div_ceil(BLOCK))) && rows > 1
+        let (rows, shape) = (product.weight.rows, self.weight.shape());
+        shape.first() == Some(&i64::from(rows.div_ceil(BLOCK))) && (rows > 0 || shape.last() != Some(&1))
     }
 
     /// Checks devices, dtypes, shapes and strides.
