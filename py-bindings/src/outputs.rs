@@ -4,8 +4,8 @@ use crate::boundary::Failure;
 use crate::call::{Call, Slot};
 use crate::tensor::Tensor;
 use Output::{
-    DoubleColumns, Fp8, Fp8Product, Fp8Scales, Gradient, HalfColumns, HalfRowsOf, Heads, Like, LikeOf, LogSumExp, PerRow,
-    RowsOf, Scratch, Workspace,
+    DoubleColumns, Fp8, Fp8Product, Fp8Scales, Gradient, HalfColumns, HalfRowsOf, Heads, Like, LikeOf,
+    LogSumExp, PerRow, RowsOf, Scratch, Workspace,
 };
 use oxiwarp::Fp8Scaling;
 use oxiwarp::arguments::Argument as _;

@@ -41,8 +41,8 @@ impl Matrix {
         })
     }
 
-    /// Returns the same memory as a matrix of pairs of 8-bit elements. The dtype of the pairs is bf16, because
-    /// there is no other dtype of 16 bits for which the driver makes tensor maps.
+    /// Returns the same memory as a matrix of pairs of 8-bit elements. The dtype of the pairs is bf16,
+    /// because there is no other dtype of 16 bits for which the driver makes tensor maps.
     pub fn pairs(self) -> Self {
         Self { dtype: Dtype::Bf16, columns: self.columns / 2, ..self }
     }

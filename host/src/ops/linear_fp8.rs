@@ -70,16 +70,16 @@ choices! { Accumulation: Fast, F32; }
 ///
 /// The scales are f32, in one of two forms:
 ///
-/// - Scales per row: `x_scale` has the shape `[..., 1]`, and `weight_scale` `[N, 1]`. Both are contiguous. The
-///   result is `x_scale * (weight_scale * sum) + bias`, where `sum` is the sum of the products.
+/// - Scales per row: `x_scale` has the shape `[..., 1]`, and `weight_scale` `[N, 1]`. Both are contiguous.
+///   The result is `x_scale * (weight_scale * sum) + bias`, where `sum` is the sum of the products.
 /// - Scales per block: `x_scale` has the shape `[..., ceil(K / 128)]`, and `weight_scale`
-///   `[ceil(N / 128), ceil(K / 128)]`. For each block of 128 elements of K, `x_scale * weight_scale` multiplies
-///   the sum of the block's products. The results are added in f32. The accumulation must be
+///   `[ceil(N / 128), ceil(K / 128)]`. For each block of 128 elements of K, `x_scale * weight_scale`
+///   multiplies the sum of the block's products. The results are added in f32. The accumulation must be
 ///   [`Accumulation::F32`].
 ///
 /// The scales and the bias are applied in f32, and the result is rounded once. For results with at most 64
-/// rows, [`Accumulation::Fast`] computes the same as [`Accumulation::F32`], because the time of such a product
-/// is the time to read `weight`.
+/// rows, [`Accumulation::Fast`] computes the same as [`Accumulation::F32`], because the time of such a
+/// product is the time to read `weight`.
 ///
 /// # Errors
 /// Returns an error, and writes nothing, if a shape, dtype or stride is not supported, if `y` overlaps

@@ -206,12 +206,7 @@ fn is_supported(device: &Device, a: &Product) -> Result<bool> {
     let aligned_bias = (a.bias as usize).is_multiple_of(4);
     let library = library(device)?;
     let has_kernels = library.has(Arch::Sm90a) || (a.is_fp8 && library.arch().is_none());
-    Ok(has_kernels
-        && a.x.is_tma()
-        && a.weight.is_tma()
-        && a.y.is_tma()
-        && aligned_bias
-        && a.reads_pairs)
+    Ok(has_kernels && a.x.is_tma() && a.weight.is_tma() && a.y.is_tma() && aligned_bias && a.reads_pairs)
 }
 
 /// Returns the launch site (device, stream and launch shape) and the kernel argument, for tiles in the order

@@ -8,14 +8,14 @@ use cuda_std::tensor_map::TensorMap;
 use half::{bf16, f16};
 
 use crate::gemm::epilogue::identity::Identity;
-use crate::gemm::epilogue::scaled::{BlockScales, Scaled};
+use crate::gemm::epilogue::scaled::{BlockScales, ScaledProduct};
 use crate::gemm::hopper::entries::hopper_products;
 use crate::gemm::hopper::params::GemmParams;
 use crate::gemm::hopper::shape::E4m3Product;
 
 hopper_products! {
     (_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams, s: BlockScales) =>
-        Scaled<BlockScales, Identity>, (&p, Scaled(s, Identity));
+        ScaledProduct<BlockScales, Identity>, (&p, ScaledProduct(s, Identity));
     linear_fp8_block_hopper_128x128_smem<T: [f16, bf16]>(Kernel128x128Promoted<E4m3Product<T, true>>);
     linear_fp8_block_hopper_64x16_smem<T: [f16, bf16]>(Kernel64x16<E4m3Product<T, true>>);
     linear_fp8_block_hopper_64x16_half_smem<T: [f16, bf16]>(Kernel64x16Half<E4m3Product<T, true>>);

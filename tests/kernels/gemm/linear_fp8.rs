@@ -36,7 +36,7 @@ const FORMS: [Form; 3] = [Form::Rows(Accumulation::F32), Form::Rows(Accumulation
 
 impl Form {
     /// Returns the form whose bits the op gives, which has fast accumulation only for more than 64 rows.
-    fn computed(self, p: &Case) -> Self {
+    fn computed(self, p: &ScaledCase) -> Self {
         if self == Self::Rows(Accumulation::Fast) && p.m <= 64 { Self::Rows(Accumulation::F32) } else { self }
     }
 
@@ -55,7 +55,7 @@ const BLOCK: usize = 128;
 
 /// A product to test. `x` has the shape `[m, k]`, and `weight` has the shape `[n, k]`.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct ScaledCase {
     m: i64,
     n: i64,
     k: i64,
@@ -65,7 +65,7 @@ struct Case {
     y: Placement,
 }
 
-impl Case {
+impl ScaledCase {
     fn of([m, n, k]: [i64; 3], bias: bool) -> Self {
         let dense = Placement { offset: 0, gap: 0 };
         Self { m, n, k, bias, x: dense, weight: dense, y: dense }
@@ -85,7 +85,7 @@ struct Operands<T> {
 impl<T: Element> Operands<T> {
     /// Returns random operands. All finite codes of `x` and `weight` have the same probability, so that terms
     /// of a sum differ by many powers of two.
-    fn random(p: &Case) -> Self {
+    fn random(p: &ScaledCase) -> Self {
         let rng = &mut random(seed());
         let [m, n, k] = [p.m, p.n, p.k].map(|size| size as usize);
         let mut codes = |len: usize| -> Vec<E4m3> {
@@ -102,7 +102,7 @@ impl<T: Element> Operands<T> {
     }
 
     /// Returns the scales of a row of `x` and a row of `weight`, for block `block` of K.
-    fn scales(&self, p: &Case, form: Form, [row, column]: [usize; 2], block: usize) -> [f32; 2] {
+    fn scales(&self, p: &ScaledCase, form: Form, [row, column]: [usize; 2], block: usize) -> [f32; 2] {
         match form {
             Form::Rows(_) => [self.x_scale[0][row], self.weight_scale[0][column]],
             Form::Blocks => {
@@ -114,13 +114,13 @@ impl<T: Element> Operands<T> {
     }
 
     /// Returns a row of `x` and a row of `weight`.
-    fn rows(&self, p: &Case, [row, column]: [usize; 2]) -> [&[E4m3]; 2] {
+    fn rows(&self, p: &ScaledCase, [row, column]: [usize; 2]) -> [&[E4m3]; 2] {
         let k = p.k as usize;
         [&self.x[row * k..][..k], &self.weight[column * k..][..k]]
     }
 
     /// Returns the element of `y` that the kernels must give.
-    fn expected(&self, p: &Case, form: Form, at: [usize; 2]) -> T {
+    fn expected(&self, p: &ScaledCase, form: Form, at: [usize; 2]) -> T {
         let [x, weight] = self.rows(p, at);
         let scales = |block| self.scales(p, form, at, block);
         let blocks = || x.chunks(BLOCK).zip(weight.chunks(BLOCK));
@@ -146,7 +146,7 @@ struct OnDevice<T> {
 }
 
 impl<T: Element> OnDevice<T> {
-    fn new(device: &Device, host: &Operands<T>, p: &Case) -> Self {
+    fn new(device: &Device, host: &Operands<T>, p: &ScaledCase) -> Self {
         let upload = |values: &[E4m3], shape: [i64; 2], place: Placement| {
             let layout = Layout { offset: place.offset, stride: shape[1] + place.gap };
             Matrix::upload(device, values, shape, layout)
@@ -162,7 +162,7 @@ impl<T: Element> OnDevice<T> {
     }
 
     /// Runs the op and returns its result.
-    fn run(&self, device: &Device, p: &Case, form: Form) -> Vec<T> {
+    fn run(&self, device: &Device, p: &ScaledCase, form: Form) -> Vec<T> {
         let layout = Layout { offset: p.y.offset, stride: p.n + p.y.gap };
         let mut y = Matrix::<T>::poisoned(device, [p.m, p.n], layout);
         let bias = p.bias.then(|| self.bias.view_strided(0, &[p.n], &[1]).expect("inside"));
@@ -228,7 +228,7 @@ fn chain(x: &[E4m3], weight: &[E4m3]) -> f32 {
 }
 
 /// Compares the results of each kernel with the model. Returns the names of the launched kernels.
-fn check<T: Element>(device: &Device, p: Case) -> Vec<String> {
+fn check<T: Element>(device: &Device, p: ScaledCase) -> Vec<String> {
     let host = Operands::<T>::random(&p);
     let inputs = OnDevice::new(device, &host, &p);
     let places = || (0..p.m as usize).flat_map(|row| (0..p.n as usize).map(move |column| [row, column]));
@@ -247,7 +247,7 @@ fn check<T: Element>(device: &Device, p: Case) -> Vec<String> {
     names
 }
 
-fn both(device: &Device, p: Case) {
+fn both(device: &Device, p: ScaledCase) {
     check::<f16>(device, p);
     check::<bf16>(device, p);
 }
@@ -255,14 +255,14 @@ fn both(device: &Device, p: Case) {
 /// Tests numbers of rows around the tile sizes of all kernels.
 fn row_sizes(device: &Device) {
     for m in [1, 2, 16, 17, 32, 33, 63, 64, 65, 127, 128, 129, 193, 257] {
-        both(device, Case::of([m, 40, 48], m % 2 == 0));
+        both(device, ScaledCase::of([m, 40, 48], m % 2 == 0));
     }
 }
 
 /// Tests numbers of columns around the tile sizes of all kernels.
 fn column_sizes(device: &Device) {
     for n in [8, 16, 24, 56, 64, 72, 120, 128, 136, 184, 200, 264] {
-        both(device, Case::of([if n % 24 == 0 { 33 } else { 70 }, n, 48], n % 16 == 0));
+        both(device, ScaledCase::of([if n % 24 == 0 { 33 } else { 70 }, n, 48], n % 16 == 0));
     }
 }
 
@@ -270,33 +270,33 @@ fn column_sizes(device: &Device) {
 /// buffers of its ring more than once.
 fn depths(device: &Device) {
     for k in [16, 32, 48, 112, 128, 144, 256, 272, 1040, 2576] {
-        both(device, Case::of([70, 24, k], k % 32 == 0));
-        both(device, Case::of([9, 24, k], k % 32 == 0));
+        both(device, ScaledCase::of([70, 24, k], k % 32 == 0));
+        both(device, ScaledCase::of([9, 24, k], k % 32 == 0));
     }
 }
 
 /// Tests rows with gaps, and operands that start after the start of their buffer.
 fn layouts(device: &Device) {
     for (m, place) in [(70, Placement { offset: 16, gap: 0 }), (20, Placement { offset: 0, gap: 48 })] {
-        let p = Case::of([m, 72, 48], true);
-        both(device, Case { x: place, weight: place, y: place, ..p });
-        both(device, Case { x: place, ..p });
-        both(device, Case { weight: place, ..p });
-        both(device, Case { y: place, ..p });
+        let p = ScaledCase::of([m, 72, 48], true);
+        both(device, ScaledCase { x: place, weight: place, y: place, ..p });
+        both(device, ScaledCase { x: place, ..p });
+        both(device, ScaledCase { weight: place, ..p });
+        both(device, ScaledCase { y: place, ..p });
     }
 }
 
 /// Tests results with many tiles, which the kernels process in groups of several rows of tiles.
 fn many_tiles(device: &Device) {
-    both(device, Case::of([1300, 136, 16], true));
-    both(device, Case::of([70, 520, 32], false));
+    both(device, ScaledCase::of([1300, 136, 16], true));
+    both(device, ScaledCase::of([70, 520, 32], false));
 }
 
 /// Tests that the other tests run every kernel.
 fn every_kernel(device: &Device) {
     let mut names = vec![];
     for sizes in [[65, 24, 16], [16, 24, 16], [17, 24, 16], [17, 8328, 16], [64, 24, 16], [64, 8328, 16]] {
-        names.extend(check::<bf16>(device, Case::of(sizes, false)));
+        names.extend(check::<bf16>(device, ScaledCase::of(sizes, false)));
     }
     let fast = ["128x128", "128x192", "128x256", "192x192", "256x128", "256x192"];
     let promoted = ["128x128", "128x192", "64x16", "64x16_half", "64x32", "64x32_half", "64x64"];
@@ -313,7 +313,7 @@ fn every_kernel(device: &Device) {
 /// other results.
 fn nan(device: &Device) {
     for m in [20, 70] {
-        let p = Case::of([m, 72, 48], false);
+        let p = ScaledCase::of([m, 72, 48], false);
         let mut host = Operands::<bf16>::random(&p);
         host.x[(3 * p.k + 5) as usize] = E4m3::from_bits(0x7f);
         host.weight[(66 * p.k + 39) as usize] = E4m3::from_bits(0xff);
@@ -342,7 +342,7 @@ fn nan(device: &Device) {
 /// added, those of 128 elements of K or all.
 fn against_f64(device: &Device) {
     for m in [20, 70] {
-        let p = Case::of([m, 72, 1040], true);
+        let p = ScaledCase::of([m, 72, 1040], true);
         let host = Operands::<f16>::random(&p);
         let inputs = OnDevice::new(device, &host, &p);
         for form in FORMS {

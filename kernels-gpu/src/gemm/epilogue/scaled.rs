@@ -87,8 +87,8 @@ pub struct BlockScales {
     pub w_rows: u32,
     /// Distances in elements between the scales of consecutive rows of `x`, and of consecutive blocks of K.
     pub x_strides: [u32; 2],
-    /// Distances in elements between the scales of consecutive blocks of rows of `w`, and of consecutive blocks
-    /// of K.
+    /// Distances in elements between the scales of consecutive blocks of rows of `w`, and of consecutive
+    /// blocks of K.
     pub w_strides: [u32; 2],
 }
 
@@ -132,9 +132,9 @@ unsafe fn load(scales: *const f32, row: u32, rows: u32, offset: usize) -> f32 {
 
 /// The epilogue `E` of the scaled product.
 #[derive(Clone, Copy)]
-pub(crate) struct Scaled<S, E>(pub S, pub E);
+pub(crate) struct ScaledProduct<S, E>(pub S, pub E);
 
-impl<S: Scales, E: Epilogue> Epilogue for Scaled<S, E> {
+impl<S: Scales, E: Epilogue> Epilogue for ScaledProduct<S, E> {
     const UNROLLED: bool = E::UNROLLED;
     const HALVES: bool = E::HALVES;
     const OPERAND: bool = E::OPERAND;

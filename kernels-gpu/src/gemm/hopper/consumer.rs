@@ -95,9 +95,9 @@ fn ping_pong(group: u32) -> Named<256> {
 
 /// Computes this warpgroup's accumulators of a tile of `x wᵀ`. The operands come from a ring of buffers,
 /// which the producer warpgroup fills. `x_offset` is the distance in bytes from the start of a tile of `x` to
-/// the warpgroup's rows. `factors` returns the factors of the products of a buffer. After the first multiplications have started, the function calls `started`. After
-/// the last ones have started, it calls `hand_over`. It returns the position in the ring after the buffers
-/// that it has read.
+/// the warpgroup's rows. `factors` returns the factors of the products of a buffer. After the first
+/// multiplications have started, the function calls `started`. After the last ones have started, it calls
+/// `hand_over`. It returns the position in the ring after the buffers that it has read.
 ///
 /// # Safety
 /// The mbarriers are initialized. The whole warpgroup calls this function.
@@ -209,8 +209,8 @@ unsafe fn add_products<K: GemmKernel>(
 
 /// Returns the products of the scales of `x` and `w` for block `block` of 128 elements of K, if the operands
 /// have scales per block. `[row, column]` is the place of the warpgroup's first accumulator. If the kernel
-/// computes `y`, the first two numbers are for the thread's two rows of `x`. If it computes `yᵀ`, there is one
-/// number for each of the thread's columns, which are rows of `x`.
+/// computes `y`, the first two numbers are for the thread's two rows of `x`. If it computes `yᵀ`, there is
+/// one number for each of the thread's columns, which are rows of `x`.
 ///
 /// # Safety
 /// The epilogue belongs to this launch.

@@ -183,10 +183,10 @@ def linear_fp8(
         `torch._scaled_mm`; DeepGEMM.
 
     Example:
-        >>> x, x_scale = oxiwarp.quantize_fp8(torch.arange(16.0) - 8)
+        >>> x, x_scale = oxiwarp.quantize_fp8(torch.tensor([1.0, 2.0, 4.0, 8.0]).repeat(4))
         >>> weight, weight_scale = oxiwarp.quantize_fp8(torch.eye(8, 16))
         >>> oxiwarp.linear_fp8(x, x_scale, weight, weight_scale)
-        tensor([-8., -7., -6., -5., -4., -3., -2., -1.], dtype=torch.bfloat16)
+        tensor([1., 2., 4., 8., 1., 2., 4., 8.], dtype=torch.bfloat16)
         >>> def quantize_blocks(weight):
         ...     rows, columns = weight.shape
         ...     padded = torch.nn.functional.pad(weight, (0, -columns % 128, 0, -rows % 128))
