@@ -14,7 +14,7 @@ LARGE = 100e6
 OF_COPY, OF_COPY_BACKWARD = 0.90, 0.80
 EXACT_OVER_FAST = 1.15
 # Ops that compute much more than they move. The goal for the bandwidth does not apply to them.
-COMPUTE_BOUND = ("linear",)
+COMPUTE_BOUND = ("linear", "linear_fp8")
 FAST = f"{OURS} fast"
 COMPILED = "torch.compile"
 NOT_MEASURED = "not measured"

@@ -216,27 +216,45 @@ impl Call {
             (Role::Quantized, Some(dtype)) => return Ok(dtype),
             (Role::Quantized, None) => "float8_e4m3fn or float8_e5m2".into(),
             (Role::Scales, _) => "f32".into(),
-            _ => self.reference()?.dtype()?.to_string(),
+            _ => self.dtype_of_result()?,
         };
         Err(Failure(tensor.wrong_dtype(&expected)))
     }
 
-    /// Returns the dtype of a tensor of integers, such as target classes, and of a mask if it is bool.
-    /// Otherwise returns an error that lists the permitted dtypes.
+    /// Returns the dtype of the result as text for an error message: the dtype of the reference tensor, or of
+    /// the output if the reference tensor has 8-bit floats.
+    fn dtype_of_result(&self) -> Result<String, Failure> {
+        let reference = self.reference()?;
+        if reference.role() != Role::Quantized {
+            return Ok(reference.dtype()?.to_string());
+        }
+        let out = self.outputs.first().and_then(|slot| slot.tensor.as_ref());
+        Ok(match out.map(Tensor::float_dtype).transpose()?.flatten() {
+            Some(dtype) if dtype != Dtype::F32 => dtype.to_string(),
+            _ => "f16 or bf16".into(),
+        })
+    }
+
+    /// Returns the dtype of a tensor of integers, such as target classes, of a mask if it is bool, and of an
+    /// operand in 8-bit floats. Otherwise returns an error that lists the permitted dtypes.
     #[cold]
     fn other_dtype(&self, tensor: &Tensor, at: usize, role: Role) -> Result<Dtype, Failure> {
         let reference = self.reference()?;
         let expected = match role {
             role if is_of_integers(role) => return Ok(tensor.index_dtype()?),
             Role::Mask => return Ok(tensor.mask_dtype()?),
+            Role::Quantized | Role::QuantizedMatrix => match tensor.fp8_dtype()? {
+                Some(dtype) => return Ok(dtype),
+                None => Dtype::E4m3.to_string(),
+            },
             Role::Vector | Role::Broadcast | Role::ProductGate | Role::HeadVector => {
                 reference.dtype()?.or_f32(reference.name())
             }
             Role::Table => reference.dtype()?.or_f32("the heads"),
-            Role::PerRow | Role::PerHead => "f32".into(),
+            Role::PerRow | Role::PerHead | Role::Scales | Role::MatrixScales => "f32".into(),
             Role::Branch | Role::AnyVector | Role::Modulation => "f32, f16 or bf16".into(),
             _ if at == self.operator.reference => "f32, f16 or bf16".into(),
-            _ => reference.dtype()?.to_string(),
+            _ => self.dtype_of_result()?,
         };
         Err(Failure(tensor.wrong_dtype(&expected)))
     }

@@ -72,6 +72,7 @@ operators! {
     layer_norm_backward => oxiwarp::layer_norm_backward, [Like, Gradient("dweight"), Gradient("dbias"), SUMS];
     linear, linear_out => oxiwarp::linear, [RowsOf("weight")];
     linear_activation, linear_activation_out => oxiwarp::linear_activation, [RowsOf("weight")];
+    linear_fp8, linear_fp8_out => oxiwarp::linear_fp8, [Fp8Product("f16")];
     linear_gated_activation, linear_gated_activation_out => oxiwarp::linear_gated_activation, [HalfRowsOf("weight")];
     linear_gated_residual, linear_gated_residual_out => oxiwarp::linear_gated_residual, [RowsOf("weight")];
     modulate => oxiwarp::modulate, [Like];

@@ -4,8 +4,8 @@ use crate::boundary::Failure;
 use crate::call::{Call, Slot};
 use crate::tensor::Tensor;
 use Output::{
-    DoubleColumns, Fp8, Fp8Scales, Gradient, HalfColumns, HalfRowsOf, Heads, Like, LikeOf, LogSumExp, PerRow,
-    RowsOf, Scratch, Workspace,
+    DoubleColumns, Fp8, Fp8Product, Fp8Scales, Gradient, HalfColumns, HalfRowsOf, Heads, Like, LikeOf,
+    LogSumExp, PerRow, RowsOf, Scratch, Workspace,
 };
 use oxiwarp::Fp8Scaling;
 use oxiwarp::arguments::Argument as _;
@@ -38,6 +38,10 @@ pub enum Output {
     /// A result with the shape of the reference tensor, in an 8-bit float dtype. The string names a bool
     /// argument of the operator. If the argument is true, the dtype is float8_e5m2, otherwise float8_e4m3fn.
     Fp8(&'static str),
+    /// The product of the reference tensor and the matrix `weight`, both in an 8-bit float dtype. The string
+    /// names a bool argument of the operator. If the argument is true, the dtype is float16, otherwise
+    /// bfloat16.
+    Fp8Product(&'static str),
     /// The float32 scales of an `Fp8` result, in the layout of [`Fp8Scaling::layout`]. The first bool that
     /// the host function takes says which elements share a scale.
     Fp8Scales,
@@ -73,7 +77,7 @@ impl Output {
     /// the output, or which dtype the output has. An operator without this argument does not have the output.
     pub fn flag(self) -> Option<&'static str> {
         match self {
-            LogSumExp(name) | Gradient(name) | Fp8(name) => Some(name),
+            LogSumExp(name) | Gradient(name) | Fp8(name) | Fp8Product(name) => Some(name),
             _ => None,
         }
     }
@@ -92,18 +96,16 @@ impl Output {
                 x.empty_f32(&sizes[..sizes.len().saturating_sub(1)])?
             }
             HalfColumns => match call.named("second") {
-                None => with_columns(x, |columns| columns / 2)?,
+                None => x.empty(&with_columns(x, |columns| columns / 2)?)?,
                 Some(_) => x.empty_like()?,
             },
             DoubleColumns => match call.named("second") {
                 None => x.empty_like()?,
-                Some(_) => with_columns(x, |columns| columns * 2)?,
+                Some(_) => x.empty(&with_columns(x, |columns| columns * 2)?)?,
             },
-            RowsOf(name) | HalfRowsOf(name) => {
-                let matrix = call.named(name).map(Tensor::sizes).transpose()?;
-                let rows = matrix.and_then(|sizes| sizes.first().copied()).unwrap_or(0);
-                with_columns(x, |_| if matches!(self, HalfRowsOf(_)) { rows / 2 } else { rows })?
-            }
+            RowsOf(name) => x.empty(&product_shape(call, name, 1)?)?,
+            HalfRowsOf(name) => x.empty(&product_shape(call, name, 2)?)?,
+            Fp8Product(_) => x.empty_16_bits(&product_shape(call, "weight", 1)?, flag)?,
             Fp8(_) => x.empty_fp8(flag)?,
             Fp8Scales => {
                 let scaling = Fp8Scaling::take(&mut call.source())?;
@@ -123,12 +125,20 @@ impl Output {
     }
 }
 
-fn with_columns(x: &Tensor, columns: impl FnOnce(i64) -> i64) -> Result<Tensor, Failure> {
+/// Returns the shape of `x` with another number of columns.
+fn with_columns(x: &Tensor, columns: impl FnOnce(i64) -> i64) -> Result<Vec<i64>, Failure> {
     let mut sizes = x.sizes()?.to_vec();
     if let Some(last) = sizes.last_mut() {
         *last = columns(*last);
     }
-    Ok(x.empty(&sizes)?)
+    Ok(sizes)
+}
+
+/// Returns the shape of a result that has one column per `parts` rows of the matrix `name`.
+fn product_shape(call: &Call, name: &str, parts: i64) -> Result<Vec<i64>, Failure> {
+    let matrix = call.named(name).map(Tensor::sizes).transpose()?;
+    let rows = matrix.and_then(|sizes| sizes.first().copied()).unwrap_or(0);
+    with_columns(call.reference()?, |_| rows / parts)
 }
 
 /// Allocates `[B, heads, S]` in float32 for queries in either layout.

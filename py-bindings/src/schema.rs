@@ -145,6 +145,8 @@ fn parse_role(name: &str) -> Result<Role, String> {
         "OUTPUT" => Role::Output,
         "QUANTIZED" => Role::Quantized,
         "SCALES" => Role::Scales,
+        "QUANTIZED_MATRIX" => Role::QuantizedMatrix,
+        "MATRIX_SCALES" => Role::MatrixScales,
         _ => return Err(format!("no kernel takes a tensor of the role {name}")),
     })
 }

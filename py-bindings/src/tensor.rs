@@ -99,6 +99,12 @@ impl Tensor {
         Ok(tensor)
     }
 
+    /// Allocates a contiguous tensor of `sizes` on the same device, in float16 or bfloat16.
+    pub fn empty_16_bits(&self, sizes: &[i64], f16: bool) -> Result<Tensor, String> {
+        let [_, float16, bfloat16] = shim().dtypes;
+        self.empty_ordered(sizes, if f16 { float16 } else { bfloat16 }, false)
+    }
+
     /// Allocates a float32 tensor of `sizes` and `strides` on the same device.
     pub fn empty_f32_strided(&self, sizes: &[i64], strides: &[i64]) -> Result<Tensor, String> {
         self.allocate(sizes, |kind, index| {

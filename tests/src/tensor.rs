@@ -1,5 +1,5 @@
 //! Matrices with random values on a device, and the same values on the host in f64.
-use oxiwarp::{Buffer, Device, Element};
+use oxiwarp::{Buffer, Device, Element, Scalar};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -45,13 +45,13 @@ pub struct Matrix<T> {
     pub shape: [i64; 2],
 }
 
-impl<T: Element> Matrix<T> {
+impl<T: Scalar> Matrix<T> {
     /// Uploads `values` with the layout `layout`. The other elements of the buffer, for example between rows,
     /// get a NaN bit pattern that no kernel writes.
     pub fn upload(device: &Device, values: &[T], shape: [i64; 2], layout: Layout) -> Self {
         let [rows, cols] = shape;
         let len = layout.offset + (rows * layout.stride).max(cols) as usize;
-        let mut memory = vec![T::from_bits(u32::MAX); len];
+        let mut memory = vec![T::POISON; len];
         for row in 0..rows as usize {
             let (from, to) = (row * cols as usize, layout.offset + row * layout.stride as usize);
             memory[to..to + cols as usize].copy_from_slice(&values[from..from + cols as usize]);
@@ -61,7 +61,7 @@ impl<T: Element> Matrix<T> {
 
     /// Makes a matrix for results. All elements of its buffer get a NaN bit pattern that no kernel writes.
     pub fn poisoned(device: &Device, shape: [i64; 2], layout: Layout) -> Self {
-        let values = vec![T::from_bits(u32::MAX); (shape[0] * shape[1]) as usize];
+        let values = vec![T::POISON; (shape[0] * shape[1]) as usize];
         Self::upload(device, &values, shape, layout)
     }
 
@@ -93,7 +93,9 @@ impl<T: Element> Matrix<T> {
         let ([rows, cols], stride) = (self.shape, self.layout.stride);
         ([batches, rows / batches, cols], [rows / batches * stride, stride, 1])
     }
+}
 
+impl<T: Element> Matrix<T> {
     /// Returns the values of the matrix, row by row. Panics if a kernel wrote an element of the buffer
     /// outside the rows.
     pub fn download(&self) -> Vec<T> {
@@ -106,7 +108,7 @@ impl<T: Element> Matrix<T> {
             values.extend_from_slice(&memory[start..start + cols]);
             inside[start..start + cols].fill(true);
         }
-        let poison = T::from_bits(u32::MAX).to_bits();
+        let poison = T::POISON.to_bits();
         let hit = (0..memory.len()).find(|&at| !inside[at] && memory[at].to_bits() != poison);
         assert_eq!(hit, None, "an element outside the rows was written");
         values

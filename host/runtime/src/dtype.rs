@@ -12,7 +12,7 @@ pub enum Dtype {
     F16,
     /// 16-bit bfloat16: the upper half of an f32.
     Bf16,
-    /// 8-bit float with 3 mantissa bits: torch's `float8_e4m3fn`. Kernels only write it.
+    /// 8-bit float with 3 mantissa bits: torch's `float8_e4m3fn`.
     E4m3,
     /// 8-bit float with 2 mantissa bits: torch's `float8_e5m2`. Kernels only write it.
     E5m2,

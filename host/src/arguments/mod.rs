@@ -65,6 +65,10 @@ pub enum Role {
     Quantized,
     /// The f32 scales of quantized rows.
     Scales,
+    /// The weight of a matrix product of quantized rows, in their dtype.
+    QuantizedMatrix,
+    /// The f32 scales of a quantized matrix.
+    MatrixScales,
 }
 
 /// The kinds of arguments that are not tensors.

@@ -30,16 +30,8 @@ impl Matrix {
         if columns > 1 && rows > 0 && strides[leading.len()] != 1 {
             return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
         }
-        let mut stride = None;
-        let mut next = None;
-        for (&size, &own) in leading.iter().zip(strides).rev().filter(|(size, _)| **size != 1) {
-            if next.is_some_and(|next| next != own) && rows > 0 {
-                return Err(view.bad_strides(op, arg, "its rows must have one distance: make it contiguous"));
-            }
-            stride = stride.or(Some(own));
-            next = own.checked_mul(size);
-        }
-        let row_bytes = stride.unwrap_or(8).unsigned_abs() * view.dtype().size() as u64;
+        let stride = row_distance(op, arg, view)?;
+        let row_bytes = stride.map_or(16, |stride| stride.unsigned_abs() * view.dtype().size() as u64);
         Ok(Self {
             base: view.ptr().cast_mut().cast(),
             dtype: view.dtype(),
@@ -47,6 +39,12 @@ impl Matrix {
             columns: columns as u32,
             row_bytes,
         })
+    }
+
+    /// Returns the same memory as a matrix of pairs of 8-bit elements. The dtype of the pairs is bf16,
+    /// because there is no other dtype of 16 bits for which the driver makes tensor maps.
+    pub fn pairs(self) -> Self {
+        Self { dtype: Dtype::Bf16, columns: self.columns / 2, ..self }
     }
 
     /// Returns whether all rows are aligned to 16 bytes.
@@ -63,4 +61,20 @@ impl Matrix {
             && self.rows > 0
             && self.columns > 0
     }
+}
+
+/// Returns the distance in elements between consecutive rows, where all dimensions except the last are the
+/// rows. Returns `None` if there is at most one row. It is an error if the rows have different distances.
+pub(crate) fn row_distance(op: &'static str, arg: &'static str, view: &View) -> Result<Option<i64>> {
+    let (mut stride, mut next) = (None, None);
+    let Some((_, leading)) = view.shape().split_last() else { return Ok(None) };
+    let is_empty = leading.contains(&0);
+    for (&size, &own) in leading.iter().zip(view.strides()).rev().filter(|(size, _)| **size != 1) {
+        if next.is_some_and(|next| next != own) && !is_empty {
+            return Err(view.bad_strides(op, arg, "its rows must have one distance: make it contiguous"));
+        }
+        stride = stride.or(Some(own));
+        next = own.checked_mul(size);
+    }
+    Ok(stride)
 }

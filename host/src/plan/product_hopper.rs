@@ -39,6 +39,8 @@ const IDLE: f64 = 0.7;
 pub(crate) const T128X192_OPERAND: TimedTile = T128X192.with_tile(params::T128X192_OPERAND);
 pub(crate) const T128X128_OPERAND: TimedTile = T128X128.with_tile(params::T128X128_OPERAND);
 pub(crate) const T192X192_OPERAND: TimedTile = T192X192.with_tile(params::T192X192_OPERAND);
+pub(crate) const T128X128_PROMOTED: TimedTile = T128X128.with_tile(params::T128X128_PROMOTED);
+pub(crate) const T128X192_PROMOTED: TimedTile = T128X192.with_tile(params::T128X192_PROMOTED);
 
 impl TimedTile {
     /// Returns the same times for another tile.
@@ -197,16 +199,14 @@ pub(crate) fn launch_few_rows<L: Copy>(
 
 /// Returns whether the Hopper kernels support the call. The GPU must run their PTX, and TMA must be able to
 /// access the operands and the result. Bias and epilogue operands must permit accesses to two elements at a
-/// time.
+/// time. The CPU executor can run the kernels of every op. It does so only if there are no others, or if
+/// `OXIWARP_EXECUTOR_HOPPER` is 1.
 fn is_supported(device: &Device, a: &Product) -> Result<bool> {
     // The kernels load the bias of two columns at once.
     let aligned_bias = (a.bias as usize).is_multiple_of(4);
-    Ok(library(device)?.has(Arch::Sm90a)
-        && a.x.is_tma()
-        && a.weight.is_tma()
-        && a.y.is_tma()
-        && aligned_bias
-        && a.reads_pairs)
+    let library = library(device)?;
+    let has_kernels = library.has(Arch::Sm90a) || (a.is_fp8 && library.arch().is_none());
+    Ok(has_kernels && a.x.is_tma() && a.weight.is_tma() && a.y.is_tma() && aligned_bias && a.reads_pairs)
 }
 
 /// Returns the launch site (device, stream and launch shape) and the kernel argument, for tiles in the order

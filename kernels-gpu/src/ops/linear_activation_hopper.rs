@@ -12,13 +12,13 @@ use crate::gemm::hopper::params::GemmParams;
 
 hopper_products! {
     (_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams, e: ActivationParams) => Activation, (&p, Activation(e));
-    linear_activation_hopper_128x128_smem<T: [f16, bf16]>(Kernel128x128);
-    linear_activation_hopper_128x192_smem<T: [f16, bf16]>(Kernel128x192);
-    linear_activation_hopper_192x192_smem<T: [f16, bf16]>(Kernel192x192);
-    linear_activation_hopper_256x128_smem<T: [f16, bf16]>(Kernel256x128);
-    linear_activation_hopper_64x16_smem<T: [f16, bf16]>(Kernel64x16);
-    linear_activation_hopper_64x16_half_smem<T: [f16, bf16]>(Kernel64x16Half);
-    linear_activation_hopper_64x32_half_smem<T: [f16, bf16]>(Kernel64x32Half);
-    linear_activation_hopper_64x32_smem<T: [f16, bf16]>(Kernel64x32);
-    linear_activation_hopper_64x64_smem<T: [f16, bf16]>(Kernel64x64)
+    linear_activation_hopper_128x128_smem<T: [f16, bf16]>(Kernel128x128<T>);
+    linear_activation_hopper_128x192_smem<T: [f16, bf16]>(Kernel128x192<T>);
+    linear_activation_hopper_192x192_smem<T: [f16, bf16]>(Kernel192x192<T>);
+    linear_activation_hopper_256x128_smem<T: [f16, bf16]>(Kernel256x128<T>);
+    linear_activation_hopper_64x16_smem<T: [f16, bf16]>(Kernel64x16<T>);
+    linear_activation_hopper_64x16_half_smem<T: [f16, bf16]>(Kernel64x16Half<T>);
+    linear_activation_hopper_64x32_half_smem<T: [f16, bf16]>(Kernel64x32Half<T>);
+    linear_activation_hopper_64x32_smem<T: [f16, bf16]>(Kernel64x32<T>);
+    linear_activation_hopper_64x64_smem<T: [f16, bf16]>(Kernel64x64<T>)
 }

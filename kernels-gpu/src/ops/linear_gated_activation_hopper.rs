@@ -14,7 +14,7 @@ use crate::gemm::hopper::params::GemmParams;
 hopper_products! {
     (_x: TensorMap, _w: TensorMap, _y: TensorMap, p: GemmParams, e: GatedActivationParams) =>
         GatedActivation, (&p, GatedActivation(e));
-    linear_gated_activation_hopper_128x128_smem<T: [f16, bf16]>(Kernel128x128);
-    linear_gated_activation_hopper_128x256_smem<T: [f16, bf16]>(Kernel128x256);
-    linear_gated_activation_hopper_256x128_smem<T: [f16, bf16]>(Kernel256x128)
+    linear_gated_activation_hopper_128x128_smem<T: [f16, bf16]>(Kernel128x128<T>);
+    linear_gated_activation_hopper_128x256_smem<T: [f16, bf16]>(Kernel128x256<T>);
+    linear_gated_activation_hopper_256x128_smem<T: [f16, bf16]>(Kernel256x128<T>)
 }

@@ -42,6 +42,12 @@ pub mod linear;
 pub mod linear_activation;
 #[cfg(any(not(unit), unit = "linear_activation_hopper"))]
 pub mod linear_activation_hopper;
+#[cfg(any(not(unit), unit = "linear_fp8_block_hopper"))]
+pub mod linear_fp8_block_hopper;
+#[cfg(any(not(unit), unit = "linear_fp8_hopper"))]
+pub mod linear_fp8_hopper;
+#[cfg(any(not(unit), unit = "linear_fp8_promoted_hopper"))]
+pub mod linear_fp8_promoted_hopper;
 #[cfg(any(not(unit), unit = "linear_gated_activation"))]
 pub mod linear_gated_activation;
 #[cfg(any(not(unit), unit = "linear_gated_activation_hopper"))]
@@ -102,6 +108,9 @@ pub(crate) static KERNELS: &[&[cuda_std::launch::Entry]] = &[
     linear::KERNELS,
     linear_activation::KERNELS,
     linear_activation_hopper::KERNELS,
+    linear_fp8_block_hopper::KERNELS,
+    linear_fp8_hopper::KERNELS,
+    linear_fp8_promoted_hopper::KERNELS,
     linear_gated_activation::KERNELS,
     linear_gated_activation_hopper::KERNELS,
     linear_gated_residual::KERNELS,

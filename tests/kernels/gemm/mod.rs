@@ -3,6 +3,7 @@
 // or remove a file.
 pub(crate) mod linear;
 pub(crate) mod linear_epilogue;
+pub(crate) mod linear_fp8;
 pub(crate) mod linear_input;
 
 use crate::support::test::Test;
@@ -12,5 +13,6 @@ use crate::support::test::Test;
 pub(crate) const TESTS: &[&[Test]] = &[
     linear::TESTS,
     linear_epilogue::TESTS,
+    linear_fp8::TESTS,
     linear_input::TESTS,
 ];

@@ -1,5 +1,6 @@
-"""Random calls of `linear`, and the formula for its results."""
+"""Random calls of `linear` and `linear_fp8`, and the formulas for their results."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +13,15 @@ from .draw import BF16, F16, F32, Draw
 from .elementwise import ACTIVATIONS, FLOOR, GATED
 from .modulation import broadcast
 from .norms import rows_of
-from .precision import Exact
+from .precision import UNIT, Exact
 
 MULTIPLE = 8  # The columns of `x` and the rows of the weight are multiples of this number.
 # Largest magnitude of special rows. The float32 sums of their products do not overflow, because an overflow
 # depends on the order of the sum.
 LARGEST = 1e30
+E4M3 = torch.float8_e4m3fn
+BLOCK = 128  # 8-bit floats: elements of K, and rows of the weight, that share a scale
+FEW_ROWS = 64  # up to this number of rows, fast accumulation computes the same as the other one
 
 
 PLAIN = ("gelu", "gelu_tanh", "gelu_new", "gelu_fast", "gelu_quick", "silu")
@@ -104,3 +108,49 @@ def torch_linear(t: SimpleNamespace, c: Case) -> Tensor | None:
 
 
 register("linear", draw_linear, linear, torch=torch_linear, cases=40)
+
+
+def draw_linear_fp8(g: Draw) -> Case:
+    depth, columns = 16 * (1 + g.below(g.pick(2, 9, 20, 70))), 8 * (1 + g.below(g.pick(2, 9, 34)))
+    lead, per_block = g.lead(max(depth, columns)), g.maybe(0.4)
+    x, weight = (g.normal((*rows, depth), E4M3, g.pick(1.0, 30.0, 200.0)) for rows in (lead, [columns]))
+    blocks, rows = (-(-depth // BLOCK), -(-columns // BLOCK)) if per_block else (1, columns)
+    x_scale, weight_scale = (g.layout(len(shape))(_scales(g, shape)) for shape in ((*lead, blocks), (rows, blocks)))
+    if x.numel() and g.maybe(0.1):
+        x.view(-1)[g.below(x.numel())] = float("nan")
+    dtype = g.pick(BF16, F16)
+    bias = g.normal((columns,), dtype) if g.maybe(0.5) else None
+    tensors = {"x": x, "x_scale": x_scale, "weight": weight, "weight_scale": weight_scale, "bias": bias}
+    options = {"out_dtype": dtype, "accumulate": "float32" if per_block else g.pick("float32", "fast")}
+    refusals = {
+        "out of shape .* its rows must have one distance": lambda outs: not all(map(has_one_distance, outs)),
+        "out of shape .* all rows must be aligned": lambda outs: not all(map(is_aligned, outs)),
+    }
+    return Case(tensors, options, (), rows_of("x", x.shape), refusals=refusals, dtypes=(dtype,))
+
+
+def _scales(g: Draw, shape: Sequence[int]) -> Tensor:
+    return torch.exp2(g.normal(shape, F32)) * 2.0**-9
+
+
+def is_aligned(x: Tensor) -> bool:
+    """Return whether the address of each row is a multiple of 16."""
+    return x.data_ptr() % 16 == 0 and all(stride % 8 == 0 for stride in x.stride()[:-1])
+
+
+def linear_fp8(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
+    """The tensor core cuts 33 terms of a step to a multiple of 2^-13 of the largest term, and their sum to 14 bits. A
+    step has 32 products, and the sum of the earlier steps with the same accumulator. The simulated error is a third of
+    the largest one, because the allowed error is at least three times this error."""
+    depth = t.x.shape[-1]
+    x = t.x * t.x_scale.repeat_interleave(BLOCK if t.x_scale.shape[-1] > 1 else depth, -1)[..., :depth]
+    rows, blocks = t.weight_scale.shape
+    scale = t.weight_scale if rows == len(t.weight) else t.weight_scale.repeat_interleave(BLOCK, 0)[: len(t.weight)]
+    weight = t.weight * scale.repeat_interleave(BLOCK if blocks > 1 else depth, -1)[:, :depth]
+    whole = c.options["accumulate"] == "fast" and t.x[..., 0].numel() > FEW_ROWS
+    steps = -(-(depth if whole else min(depth, BLOCK)) // 32)
+    y = m.f32(x @ weight.t(), steps * 34 * 2.0**-13 / 3 / UNIT, x.abs() @ weight.abs().t())
+    return m.f32(y if t.bias is None else y + t.bias)
+
+
+register("linear_fp8", draw_linear_fp8, linear_fp8, cases=40)

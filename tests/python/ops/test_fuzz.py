@@ -203,6 +203,8 @@ MUTANTS = {
     "no gate of a residual": ("linear", other(gate=None)),
     "more roundings of a product": ("linear", other(mode="exact")),
     "matrix without a gradient": ("linear", without_gradient("weight")),
+    "bias of an 8-bit product": ("linear_fp8", other(bias=None)),
+    "scale of a weight": ("linear_fp8", lambda right, weight_scale, **o: right(weight_scale=1.5 * weight_scale, **o)),
     "no blocks": ("quantize_fp8", other(block=None)),
     "one scale off": ("quantize_fp8", lambda right, **options: (lambda y, s: (y, s * 1.0001))(*right(**options))),
     "other pairs": ("rope", other(interleaved=False)),

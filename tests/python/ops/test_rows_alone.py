@@ -15,7 +15,7 @@ from oxiwarp.ops._roles import Role
 # Each operand has a role, which determines its shape. Operands with a role in `OF_ROWS` have one entry per
 # row of `x`. Operands with a role in `BROADCAST`, such as a scale, may broadcast. If the name of a test case
 # ends with `TOKEN`, each row has a separate scale.
-OF_ROWS = (Role.ROWS, Role.BRANCH, Role.HEADS, Role.CLASSES, Role.TABLE, Role.POSITIONS)
+OF_ROWS = (Role.ROWS, Role.BRANCH, Role.HEADS, Role.CLASSES, Role.TABLE, Role.POSITIONS, Role.QUANTIZED, Role.SCALES)
 BROADCAST = (Role.BROADCAST, Role.MODULATION, Role.PER_BATCH)
 TOKEN = ", scale of a token"
 
@@ -68,6 +68,8 @@ class Rows(Operands):
             return self.classes[:, self.begin : self.end]
         if role is Role.PRODUCT:
             return self.product[:, self.begin : self.end]
+        if role is Role.SCALES:
+            return self.scales[:, self.begin : self.end]
         made = super().make(form, name, x)
         return made[self.begin : self.end] if role is Role.POSITIONS else made
 
@@ -114,7 +116,8 @@ def test_every_op_on_rows_is_here():
 
 @pytest.mark.parametrize("name", CASES)
 def test_rows_alone(name):
-    check(name, 3001, 16, torch.bfloat16, torch.device("cpu"))
+    dtypes = CASES[name][0].info.dtypes
+    check(name, 3001, 16, torch.bfloat16 if torch.bfloat16 in dtypes else dtypes[0], torch.device("cpu"))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)

@@ -59,6 +59,10 @@ MADE = {  # the roles for which `Operands.make` makes tensors
     Role.MATRIX,
     Role.PRODUCT,
     Role.PRODUCT_GATE,
+    Role.QUANTIZED,
+    Role.SCALES,
+    Role.QUANTIZED_MATRIX,
+    Role.MATRIX_SCALES,
 }
 KERNELS, TORCH = "kernels", "torch's operators"
 NO_GRADIENT = "none: fp8 is for inference"
@@ -204,6 +208,8 @@ class Operands:
         self.vectors = [random((cols,), dtype, device, seed, 0.5) for seed in (8, 9, 10, 11, 12)]
         self.bias = random((2 * cols,), dtype, device, 13)
         self.matrix = random((max(16, cols // 32 * 16), cols), dtype, device, 18, cols**-0.5)
+        self.scales = random((batch, tokens, 1), torch.float32, device, 20).sigmoid()
+        self.matrix_scales = random((len(self.matrix), 1), torch.float32, device, 21).sigmoid()
         self.product = random((batch, tokens, len(self.matrix)), dtype, device, 19)
         self.head_vectors = [random((heads * dim,), dtype, device, 14) for heads in (1, cols // dim)]
         angles = random((tokens, dim // 2), torch.float32, device, 15)
@@ -232,14 +238,22 @@ class Operands:
                 return self.broadcast[at]
             case Role.VECTOR | Role.ANY_VECTOR:
                 return self.vectors[at]
-            case Role.MATRIX:
+            case Role.MATRIX | Role.QUANTIZED_MATRIX:
                 return self.matrix
+            case Role.SCALES:
+                return self.scales[: x.shape[0]].expand(*x.shape[:-1], -1).contiguous()
+            case Role.MATRIX_SCALES:
+                return self.matrix_scales
+            case Role.QUANTIZED:
+                return x
             case Role.PRODUCT:
                 return self.product[: x.shape[0]].expand(*x.shape[:-1], -1).contiguous()
             case Role.PRODUCT_GATE:
                 return self.product[:1, :1]
             case Role.BIAS if Role.MATRIX in form.info.roles.values():
                 return self.bias[: len(self.matrix)]
+            case Role.BIAS if Role.QUANTIZED_MATRIX in form.info.roles.values():
+                return self.bias[: len(self.matrix)].bfloat16()
             case Role.BIAS:
                 halves = [of for of in form.roles.values() if of is Role.ROWS]
                 return self.bias[: len(halves) * x.shape[-1]]
@@ -294,6 +308,16 @@ SPECIAL = {
                 "residual": (("x", "weight", "bias", "residual"), {}),
                 "gated residual": (("x", "weight", "bias", "residual", "gate"), {}),
             },
+        ),
+        OpInfo(
+            "linear_fp8",
+            gradient=NO_GRADIENT,
+            dtypes=(torch.float8_e4m3fn,),
+            values={"accumulate": ("fast",), "out_dtype": (torch.float16,)},
+            rows={"accumulate": "float32"},
+            copied=("x", "x_scale", "weight", "weight_scale"),
+            without=("bias",),  # its dtype is the dtype of the result
+            extra={"bias": (("x", "x_scale", "weight", "weight_scale", "bias"), {})},
         ),
         OpInfo("modulate", norms.modulate, f"{TORCH}, in float32"),
         OpInfo("modulated_rms_norm", norms.mochi_modulated),

@@ -31,6 +31,8 @@ NUMBERS = {
     "e5m2": False,
     "eps": 1e-6,
     "exact": True,
+    "f16": False,
+    "fast": False,
     "gate_first": True,
     "head_dim": 0,
     "heads_first": False,
@@ -70,7 +72,8 @@ class Tensors:
 
     def make(self, operator: Operator, name: str, given: set[str]) -> Tensor:
         role, (batch, tokens, cols) = operator.roles[name], SHAPE
-        of_heads, of_matrix = (of in operator.roles.values() for of in (Role.HEADS, Role.MATRIX))
+        roles = set(operator.roles.values())
+        of_heads, of_matrix = Role.HEADS in roles, bool(roles & {Role.MATRIX, Role.QUANTIZED_MATRIX})
         # The operand has half of the columns of x.
         halves = "second" in operator.roles and "second" not in given
         match role:
@@ -115,6 +118,10 @@ class Tensors:
                 return self.random(tokens, HEAD_DIM // 2, dtype=torch.float32)
             case Role.MATRIX:
                 return self.random(MATRIX_ROWS, cols)
+            case Role.QUANTIZED_MATRIX:
+                return self.random(MATRIX_ROWS, cols).to(torch.float8_e4m3fn)
+            case Role.MATRIX_SCALES:
+                return self.random(MATRIX_ROWS, 1, dtype=torch.float32)
             case Role.PRODUCT:
                 return self.random(batch, tokens, MATRIX_ROWS)
             case Role.PRODUCT_GATE:

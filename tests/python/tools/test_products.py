@@ -15,10 +15,20 @@ def test_cases():
     """`--only` selects the cases in which the name of the model or of the torch code contains one
     of the given texts."""
     everything = products.cases(None)
-    assert {form.op for form, _, _ in everything} == {"linear"} and len(everything) > 15
+    assert {form.op for form, _, _ in everything} == {"linear", "linear_fp8"} and len(everything) > 15
     assert [model for _, model, _ in products.cases(["square"])] == ["square"]
     some = products.cases(["with bias", "square"])
     assert len(products.cases(["with bias"])) + 1 == len(some) < len(everything)
+
+
+def test_providers():
+    """A product without an epilogue is timed against torch's product alone. A product of 8-bit floats is also timed
+    against torch's product with the other kind of accumulation."""
+    timed = {form.chain: set(products.providers_with_product(form)) for form, _, _ in products.cases(None)}
+    assert timed["with bias"] == {"product", "oxiwarp"}
+    assert timed["8-bit, accumulation in float32"] == {"product", "oxiwarp", "_scaled_mm fast"}
+    assert timed["8-bit, fast accumulation"] == {"product", "oxiwarp", "_scaled_mm"}
+    assert timed["with SwiGLU"] > {"product", "oxiwarp", "oxiwarp fast", "eager"}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

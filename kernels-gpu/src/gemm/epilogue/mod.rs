@@ -10,12 +10,14 @@
 //! - `identity`: the result is `x wᵀ + bias`.
 //! - `activation`, `gated_activation`: activation functions.
 //! - `gated_residual`: `residual + gate * (x wᵀ + bias)`.
+//! - `scaled`: multiplies `x wᵀ` by scales of `x` and `w`, before another epilogue.
 //! - `fragments`: selects a fragment, and loads the operands of the epilogue for it.
 pub mod activation;
 pub(crate) mod fragments;
 pub mod gated_activation;
 pub mod gated_residual;
 pub(crate) mod identity;
+pub mod scaled;
 
 use cuda_std::elem::Elem;
 use fragments::FragmentPlace;
@@ -31,6 +33,10 @@ pub(crate) trait Epilogue: Copy {
     const HALVES: bool = false;
     /// Whether the epilogue has an operand with the rows and columns of the result, such as a residual.
     const OPERAND: bool = false;
+    /// Whether the rows of the operands of the product have scales.
+    const ROW_SCALES: bool = false;
+    /// Whether blocks of the operands of the product have scales.
+    const BLOCK_SCALES: bool = false;
     /// A thread's elements of the other operands for one fragment (eight accumulators), for example elements
     /// of a gate.
     type Fetched: Copy;
@@ -40,6 +46,26 @@ pub(crate) trait Epilogue: Copy {
     #[inline(always)]
     fn starts(&self) -> [u32; 2] {
         [0, 0]
+    }
+
+    /// Multiplies the sums of a fragment by the scales of the rows. If `ROW_SCALES` is false, returns the sums.
+    /// `start` is the row of `w` that gives column 0.
+    ///
+    /// # Safety
+    /// The kernel argument from which the epilogue was created belongs to this launch.
+    #[inline(always)]
+    unsafe fn scale(&self, sums: [f32; 8], _at: FragmentPlace, _start: u32) -> [f32; 8] {
+        sums
+    }
+
+    /// Returns the scales of a row of `x` and of a row of `w`, for block `block` of 128 elements of K. If
+    /// `BLOCK_SCALES` is false, returns 1.
+    ///
+    /// # Safety
+    /// The kernel argument from which the epilogue was created belongs to this launch.
+    #[inline(always)]
+    unsafe fn block_scales(&self, _x_row: u32, _w_row: u32, _block: u32) -> [f32; 2] {
+        [1.0; 2]
     }
 
     /// Loads a thread's elements of the operand with the rows and columns of the result, with two elements

@@ -132,22 +132,24 @@ impl<K: GemmKernel> Fragments<'_, K> {
     /// Returns the results of a fragment, rounded and in pairs.
     ///
     /// # Safety
-    /// `p` belongs to this launch.
+    /// `p` and the epilogue belong to this launch.
     #[inline(always)]
     unsafe fn results(&self, part: u32, pair: u32, operand: [u32; 4], fetched: Fetched<K>) -> [u32; 4] {
-        let (column, starts) = (self.at(part, pair).column, self.epilogue.starts());
+        let (at, starts) = (self.at(part, pair), self.epilogue.starts());
         let index = part % K::TILE.blocks * Self::PER_BLOCK + part / K::TILE.blocks * (SLICE / 16) + pair;
         let bias = match K::LOADS_OPERAND {
             true => [bias_pairs::<K::Elem>(fetched.bias); 2],
             // SAFETY: the caller guarantees that `p` belongs to this launch.
-            false => starts.map(|start| unsafe { self.bias().fetch::<K::Elem>(start, column) }),
+            false => starts.map(|start| unsafe { self.bias().fetch::<K::Elem>(start, at.column) }),
         };
         // The optimization barrier makes the compiler select the fragments of the two halves one after the
         // other. Otherwise, the kernel with 256 x 128 lacks a register.
         let index = if K::Epilogue::HALVES { thread::opaque([index, 0])[0] } else { index };
-        let first = plus_bias(self.sums(index), bias[0]);
+        // SAFETY: the caller guarantees that the epilogue belongs to this launch.
+        let scaled = |sums: [f32; 8], start: u32| unsafe { self.epilogue.scale(sums, at, start) };
+        let first = plus_bias(scaled(self.sums(index), starts[0]), bias[0]);
         let second = match K::Epilogue::HALVES {
-            true => plus_bias(self.sums(index + Self::PER_BLOCK / 2), bias[1]),
+            true => plus_bias(scaled(self.sums(index + Self::PER_BLOCK / 2), starts[1]), bias[1]),
             false => [0.0; 8],
         };
         self.epilogue.apply::<K::Elem>([first, second], operand, fetched.operands)

@@ -35,7 +35,8 @@ const SCRATCH_BYTES: u32 = 16 * SCRATCH_ROW_BYTES;
 pub(crate) unsafe fn store<K: GemmKernel>(sums: &[K::Sums], output: &TileOutput<K>, [column, row]: [u32; 2]) {
     const {
         assert!(!K::TILE.transposed || K::TILE.ping_pong);
-        let needed = K::TILE.columns * ROW_BYTES + if K::Epilogue::UNROLLED { 0 } else { 4 * SCRATCH_BYTES };
+        let scratch = if is_rounded_first::<K>() { 0 } else { 4 * SCRATCH_BYTES };
+        let needed = K::TILE.columns * ROW_BYTES + scratch;
         assert!(!K::TILE.transposed || needed <= 4 * K::TILE.staging * STAGING_BYTES);
     }
     let TileOutput { layout, group, y, p, .. } = *output;
@@ -53,7 +54,7 @@ pub(crate) unsafe fn store<K: GemmKernel>(sums: &[K::Sums], output: &TileOutput<
                 wait_for_groups::<0>();
             }
             warpgroup.sync();
-            if K::Epilogue::UNROLLED {
+            if is_rounded_first::<K>() {
                 transpose::<K>(sums, buffer, column, p);
             } else {
                 apply::<K>(sums, buffer, [row, column], output);
@@ -66,6 +67,12 @@ pub(crate) unsafe fn store<K: GemmKernel>(sums: &[K::Sums], output: &TileOutput<
             }
         }
     }
+}
+
+/// Returns whether the kernel rounds its results before it transposes them. Otherwise, it transposes the f32
+/// accumulators, because the epilogue needs them in the order of `y`.
+const fn is_rounded_first<K: GemmKernel>() -> bool {
+    K::Epilogue::UNROLLED && !K::Epilogue::ROW_SCALES
 }
 
 /// Adds the bias to the accumulators of 64 rows of a tile of `yᵀ`, and rounds the results. Writes the
@@ -143,7 +150,8 @@ unsafe fn apply<K: GemmKernel>(sums: &K::Sums, buffer: u32, [row, column]: [u32;
         unsafe {
             let (operand, fetched) = (epilogue.operand(at), epilogue.fetch(at));
             let bias = bias.fetch::<K::Elem>(0, at.column);
-            let sums = plus_bias(transposed(select(pair, fragment), scratch, lane), bias);
+            let sums = epilogue.scale(transposed(select(pair, fragment), scratch, lane), at, 0);
+            let sums = plus_bias(sums, bias);
             let words = epilogue.apply::<K::Elem>([sums, [0.0; 8]], operand, fetched);
             shared_store_matrices(buffer + own_row * ROW_BYTES + chunk * 16, words);
         }

@@ -4,6 +4,7 @@ use crate::gemm::tile_order::TileOrder;
 /// Rows of a `wgmma` instruction.
 pub const WGMMA_ROWS: u32 = 64;
 /// Elements of K per buffer. 64 elements of 16 bits are 128 bytes, the row length of TMA's 128-byte swizzle.
+/// If the elements have 8 bits, this number and the tensor maps of `x` and `w` count pairs of elements.
 pub const DEPTH: u32 = 64;
 /// Columns per column slice of the result. 64 columns of 16 bits are 128 bytes, the row length of TMA's
 /// 128-byte swizzle.
@@ -123,6 +124,10 @@ pub const T128X192_OPERAND: GemmTile = T128X192.with_operand(4, 4);
 pub const T128X128_OPERAND: GemmTile = T128X128.with_operand(5, 4);
 /// As [`T192X192`], for an epilogue with an operand.
 pub const T192X192_OPERAND: GemmTile = T192X192.with_operand(3, 3);
+/// For kernels that add the accumulators to f32 sums, which need as many registers as the accumulators.
+pub const T128X128_PROMOTED: GemmTile = GemmTile { blocks: 1, ping_pong: false, ..T128X128 };
+/// As [`T128X128_PROMOTED`], with wide tiles.
+pub const T128X192_PROMOTED: GemmTile = GemmTile { blocks: 1, ping_pong: false, ..T128X192 };
 
 impl GemmTile {
     /// Returns the tile with fewer buffers of the ring and more staging buffers. While the block multiplies,
@@ -183,8 +188,8 @@ pub struct GemmParams {
     pub bias: *const u8,
     /// Columns of `y`.
     pub columns: u32,
-    /// Number of buffers that the kernel fills and reads for one tile: the elements of K, divided by 64 and
-    /// rounded up.
+    /// Number of buffers that the kernel fills and reads for one tile: the bytes of a row of `x`, divided by
+    /// 128 and rounded up.
     pub depth_tiles: u32,
     /// The order in which the blocks compute tiles. In launches with clusters, the order counts the joint
     /// tiles of all blocks of a cluster.

@@ -2,18 +2,54 @@
 use core::marker::PhantomData;
 
 use cuda_std::elem::Elem;
-use cuda_std::hopper::wgmma::{Accumulator, Operand, Registers};
+use cuda_std::hopper::wgmma::{Accumulator, E4m3, Operand, Registers};
+use half::{bf16, f16};
 
 use super::params::{
     DEPTH, GemmTile, SLICE, T64X16, T64X16_HALF, T64X32, T64X32_HALF, T64X64, T128X128, T128X128_OPERAND,
-    T128X192, T128X192_OPERAND, T128X256, T192X192, T192X192_OPERAND, T256X128, T256X192,
+    T128X128_PROMOTED, T128X192, T128X192_OPERAND, T128X192_PROMOTED, T128X256, T192X192, T192X192_OPERAND,
+    T256X128, T256X192,
 };
 use crate::gemm::epilogue::Epilogue;
 
+/// The element types of a matrix product.
+pub(crate) trait ProductTypes: Copy {
+    /// The element type of `x` and `w`.
+    type Input: Operand;
+    /// The element type of `y` and of the bias.
+    type Output: Elem<F32Vec = [f32; 8]>;
+    /// Whether the kernel adds the accumulators of `wgmma` to f32 sums after every 128 bytes of K. For 8-bit
+    /// floats, the tensor core keeps only 14 significant bits of a sum, so long sums in its accumulators are
+    /// inaccurate.
+    const PROMOTES: bool = false;
+}
+
+macro_rules! same_types {
+    ($($t:ty),*) => { $(
+        impl ProductTypes for $t {
+            type Input = $t;
+            type Output = $t;
+        }
+    )* };
+}
+same_types!(f16, bf16);
+
+/// The types of a product of [`E4m3`] matrices with a result of type `T`.
+#[derive(Clone, Copy)]
+pub(crate) struct E4m3Product<T, const PROMOTES: bool>(PhantomData<T>);
+
+impl<T: Elem<F32Vec = [f32; 8]>, const PROMOTES: bool> ProductTypes for E4m3Product<T, PROMOTES> {
+    type Input = E4m3;
+    type Output = T;
+    const PROMOTES: bool = PROMOTES;
+}
+
 /// The types and sizes of a matrix multiplication kernel, as associated types and constants.
 pub(crate) trait GemmKernel: Copy {
-    /// The element type of `x`, `w` and `y`.
-    type Elem: Operand + Elem<F32Vec = [f32; 8]>;
+    /// The element types.
+    type Types: ProductTypes<Output = Self::Elem>;
+    /// The element type of `y`.
+    type Elem: Elem<F32Vec = [f32; 8]>;
     /// A thread's accumulators of 64 rows.
     type Sums: Accumulator<Element = f32>;
     /// A thread's accumulators of its warpgroup's rows.
@@ -75,11 +111,12 @@ impl<
     const TRANSPOSED: bool,
 > GemmKernel for GemmShape<T, E, N, B, GROUPS, STAGES, STAGING, CLUSTER, SHARES_X, PING_PONG, TRANSPOSED>
 where
-    T: Operand + Elem<F32Vec = [f32; 8]>,
+    T: ProductTypes,
     E: Epilogue,
     Registers<N>: Accumulator<Element = f32>,
 {
-    type Elem = T;
+    type Types = T;
+    type Elem = T::Output;
     type Sums = Registers<N>;
     type Tile = [Registers<N>; B];
     type Epilogue = E;
@@ -100,7 +137,7 @@ where
 macro_rules! kernels {
     ($($name:ident: $tile:ident;)*) => { $(
         /// The kernel with the tile sizes of a constant in the module `params`. For example, `Kernel128x192`
-        /// has the tile sizes `T128X192`.
+        /// has the tile sizes `T128X192`. `T` has the element types.
         pub(crate) type $name<T, E> = GemmShape<
             T,
             E,
@@ -131,4 +168,6 @@ kernels! {
     Kernel128x128Operand: T128X128_OPERAND;
     Kernel128x192Operand: T128X192_OPERAND;
     Kernel192x192Operand: T192X192_OPERAND;
+    Kernel128x128Promoted: T128X128_PROMOTED;
+    Kernel128x192Promoted: T128X192_PROMOTED;
 }

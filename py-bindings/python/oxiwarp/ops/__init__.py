@@ -18,6 +18,7 @@ from .gated_residual import *  # noqa: F403
 from .gated_residual_ada_norm import *  # noqa: F403
 from .layer_norm import *  # noqa: F403
 from .linear import *  # noqa: F403
+from .linear_fp8 import *  # noqa: F403
 from .modulate import *  # noqa: F403
 from .modulated_rms_norm import *  # noqa: F403
 from .norm_gated_residual import *  # noqa: F403

@@ -66,16 +66,19 @@ def matrix(x: Tensor) -> Tensor:
     """
     if x.is_contiguous() or x.dim() == 0:
         return x
-    if x.shape[-1] > 1 and x.stride(-1) != 1:
-        return x.contiguous()
+    return x if (x.shape[-1] == 1 or x.stride(-1) == 1) and has_one_distance(x) else x.contiguous()
+
+
+def has_one_distance(x: Tensor) -> bool:
+    """Return whether the distance from each row to the next is the same."""
     expected = None
     for size, stride in zip(reversed(x.shape[:-1]), reversed(x.stride()[:-1]), strict=True):
         if size == 1:
             continue
         if expected is not None and stride != expected:
-            return x.contiguous()
+            return False
         expected = stride * size
-    return x
+    return True
 
 
 def _rows(x: Tensor) -> Tensor:

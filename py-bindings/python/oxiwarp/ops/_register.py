@@ -259,6 +259,16 @@ def refuse_forward_mode(op: str) -> None:
         )
 
 
+def refuse_gradients(op: str, **tensors: Tensor | None) -> NoReturn:
+    """Raise RuntimeError for a call of an operator on 8-bit floats, for which `needs_grad` returned True."""
+    found = (name for name, tensor in tensors.items() if tensor is not None and tensor.requires_grad)
+    name = next(found, "an input")
+    raise RuntimeError(
+        f"{op}: {name} requires grad, or forward-mode AD is active, and there is no gradient, because fp8 is for "
+        f"inference: call it under torch.no_grad() or torch.inference_mode(), or detach {name}"
+    )
+
+
 def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) -> NoReturn:
     """Raise TypeError for the first argument in `required` and `optional` that is not a tensor. Arguments in
     `optional` may be None.

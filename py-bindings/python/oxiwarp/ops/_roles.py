@@ -26,7 +26,10 @@ class Role(enum.Enum):
     BRANCH = "the shape of the rows, in float32, float16 or bfloat16; copied if its last stride is not 1"
     VECTOR = "`[N]`, in the dtype of the rows or in float32"
     ANY_VECTOR = "`[N]`, in float32, float16 or bfloat16"
-    BIAS = "`[N]`, in the dtype of the rows; `[2 * N]` if two halves of N columns are gated, `[M]` with a MATRIX"
+    BIAS = (
+        "`[N]`, in the dtype of the rows; `[2 * N]` if two halves of N columns are gated, `[M]` with a MATRIX. With a "
+        "QUANTIZED_MATRIX, `[M]` in the dtype of the result"
+    )
     BROADCAST = "broadcasts to the rows, with their last dimension, in their dtype or in float32"
     MODULATION = "broadcasts to the rows, with their last dimension, 1 or none, in float32, float16 or bfloat16"
     PER_BATCH = "`[B, N]` for rows `[B, S, N]`, or as BROADCAST"
@@ -47,8 +50,10 @@ class Role(enum.Enum):
     PRODUCT_GATE = "broadcasts to a PRODUCT, in the dtype of the rows or in float32; its last dimension is M or 1"
     FACTOR = "`[N, M]`, in the dtype of the rows: the second factor of a product with M columns"
     OUTPUT = "the shape and dtype of the result, which is written to it"
-    QUANTIZED = "the shape of the rows, in float8_e4m3fn or float8_e5m2"
+    QUANTIZED = "`[..., N]`, in float8_e4m3fn or float8_e5m2: quantized rows"
     SCALES = "`[..., 1]` or `[..., ceil(N / 128)]`, float32: the scales of QUANTIZED rows"
+    QUANTIZED_MATRIX = "`[M, N]`, in the dtype of QUANTIZED rows: the weight of a product with M columns"
+    MATRIX_SCALES = "`[M, 1]` or `[ceil(M / 128), ceil(N / 128)]`, float32: the scales of a QUANTIZED_MATRIX"
 
 
 class Operator(NamedTuple):

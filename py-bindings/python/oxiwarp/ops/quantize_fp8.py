@@ -12,6 +12,7 @@ from ._register import (
     dtype_name,
     explain,
     needs_grad,
+    refuse_gradients,
     refuse_types,
     write,
 )
@@ -150,10 +151,7 @@ def quantize_fp8(
     if dtype not in DTYPES:
         raise ValueError(f"quantize_fp8: dtype is {dtype!r}, expected torch.float8_e4m3fn or torch.float8_e5m2")
     if needs_grad(x):
-        raise RuntimeError(
-            "quantize_fp8: x requires grad, or forward-mode AD is active, and there is no gradient, because fp8 is for "
-            "inference: call it under torch.no_grad() or torch.inference_mode(), or detach x"
-        )
+        refuse_gradients("quantize_fp8", x=x)
     if out is not None:
         _write(x, block is not None, dtype, out)
         return out
