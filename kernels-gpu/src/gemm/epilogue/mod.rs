@@ -48,8 +48,8 @@ pub(crate) trait Epilogue: Copy {
         [0, 0]
     }
 
-    /// Multiplies the sums of a fragment by the scales of the rows. If `ROW_SCALES` is false, returns the sums.
-    /// `start` is the row of `w` that gives column 0.
+    /// Multiplies the sums of a fragment by the scales of the rows. If `ROW_SCALES` is false, returns the
+    /// sums. `start` is the row of `w` that gives column 0.
     ///
     /// # Safety
     /// The kernel argument from which the epilogue was created belongs to this launch.
