@@ -176,7 +176,6 @@ F32, BF16 = torch.float32, torch.bfloat16
         (lambda x: oxiwarp.gelu(x, x[0].bfloat16()), "gelu: bias is bf16, expected f32"),
         (lambda x: oxiwarp.gelu(x[0, 0], x[0, :1]), "gelu: x has shape [], expected at least one dimension"),
         (lambda x: oxiwarp.gelu(x, x[:, 0].repeat(6)[::2][:8]), "gelu: bias of shape [8] has strides [2]"),
-        (lambda x: oxiwarp.gelu(x.t()), "gelu: x of shape [8, 3] has strides [1, 8]"),
         (lambda x: oxiwarp.geglu(x[:, :7]), "geglu: x has shape [3, 7], expected an even last dimension"),
         (lambda x: oxiwarp.geglu(x[0, 0]), "geglu: x has shape [], expected"),
         (lambda x: oxiwarp.geglu(x, x[:2]), "geglu: gate has shape [2, 8], expected [3, 8]"),
@@ -184,7 +183,6 @@ F32, BF16 = torch.float32, torch.bfloat16
         (lambda x: oxiwarp.geglu(x, x.half()), "geglu: gate is f16, expected f32"),
         (lambda x: oxiwarp.geglu(x, bias=x[0, :4]), "geglu: bias has shape [4], expected [8]"),
         (lambda x: oxiwarp.geglu(x, x, x[0]), "geglu: bias has shape [8], expected [16]"),
-        (lambda x: oxiwarp.geglu(x[:, ::2]), "geglu: x of shape [3, 4] has strides [8, 2]"),
         (lambda x: OPS.activation(x, None, 10, True), "activation: kind is 10, expected 0 to 9"),
     ],
 )
