@@ -137,7 +137,7 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
         if order == "wrap first":
             oxiwarp.patch(model, **recipe)
         (ours,), kernels = run(model, own)
-        assert kernels == expected and expected
+        assert kernels == expected and expected, (kernels, expected)
         oxiwarp.unpatch(model)
         (stock,), none = run(model, own)
         assert not none

@@ -142,6 +142,13 @@ class Calls(LaterCalls, RotaryCalls):
         If the sum is `x + y`, the gate is None. If the sum is like `x + norm(y, torch.tanh(gate))`, also
         return the eps of the norm.
         """
+        found = self.known_branch(options, terms)
+        if isinstance(found, str) and operands.received(terms):
+            return self.known_branch(options, terms)
+        return found
+
+    def known_branch(self, options: tuple[Any, ...], terms: dict[str, Any]) -> tuple[Any, ...] | str:
+        """Do the same as `branch`, for terms that have been received."""
         x, y = terms["x"], terms.get("y")
         if options[0] == "tanh_sum":
             gate = terms["gate"]
@@ -335,9 +342,8 @@ class Calls(LaterCalls, RotaryCalls):
             if function is F.gelu:
                 return x.activated(GELUS[approximate])
             x = x.now()
-        why = operands.unusable(x, self.cpu_kernels) or (
-            "the activation was replaced" if function is not F.gelu else None
-        )
+        why = operands.unusable(x, self.cpu_kernels) or operands.scattered(x)
+        why = why or ("the activation was replaced" if function is not F.gelu else None)
         op = GELUS.get(approximate)
         if why or op is None:
             self.site(at).note(why or "the GELU has another formula")

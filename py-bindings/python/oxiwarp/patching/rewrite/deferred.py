@@ -85,32 +85,10 @@ class Normed(Deferred):
     def kernel(self) -> Tensor:
         """Compute the norm with the kernel of `oxiwarp.qk_norm_rope`. Raise RuntimeError if this operator
         rejects the operands."""
-        x, swapped = self.in_memory_order()
+        x, swapped = in_memory_order(self)
         weight, bias, eps = self.norm.weight, self.norm.bias, self.norm.eps
         made = ops.qk_norm_rope(as_rows(x), norm=self.name, q_weight=weight, q_bias=bias, eps=eps)
         return self.seen(made.transpose(1, 2) if swapped else made)
-
-    def in_memory_order(self) -> tuple[Tensor, bool]:
-        """Return the norm's input, and whether its dimensions 1 and 2 were exchanged.
-
-        They are exchanged if they have the other order in memory, as in queries `[B, H, S, D]` that are a view of
-        `[B, S, H, D]`, and if the original norm keeps this order. torch's own norms return contiguous results.
-        """
-        x = self.own
-        swapped = self.name in ELEMENTWISE and x.dim() == 4 and x.stride(1) < x.stride(2)
-        return (x.transpose(1, 2) if swapped else x), swapped
-
-    def with_other(self, other: "Normed") -> tuple[Tensor, Tensor] | None:
-        """Compute this norm and the norm `other` with one kernel. Return None if no kernel computes both."""
-        (x, swapped), (y, other_swapped) = self.in_memory_order(), other.in_memory_order()
-        alike = (self.name, self.norm.eps, swapped) == (other.name, other.norm.eps, other_swapped)
-        if not alike or x.dtype != y.dtype or x.dim() not in (3, 4) or x.shape != y.shape:
-            return None
-        weights: dict[str, Any] = {"q_weight": self.norm.weight, "k_weight": other.norm.weight}
-        biases: dict[str, Any] = {"q_bias": self.norm.bias, "k_bias": other.norm.bias}
-        made = ops.qk_norm_rope(as_rows(x), as_rows(y), norm=self.name, eps=self.norm.eps, **weights, **biases)
-        first, second = [one.transpose(1, 2) if swapped else one for one in made]
-        return self.seen(first), other.seen(second)
 
     def seen(self, made: Tensor) -> Tensor:
         """Apply the recorded views to the result of the norm."""
@@ -164,6 +142,30 @@ def name_of(norm: Norm, module: nn.Module, x: Tensor, wide: bool) -> str | None:
     if isinstance(module, nn.RMSNorm) and is_exactly(module, nn.RMSNorm):
         return "rms_norm" if rounding == "once" else None
     return "llama_rms_norm" if rounding == "before_weight" or dtype == FLOAT else "mochi_rms_norm"
+
+
+def in_memory_order(norm: Normed) -> tuple[Tensor, bool]:
+    """Return the norm's input, and whether its dimensions 1 and 2 were exchanged.
+
+    They are exchanged if they have the other order in memory, as in queries `[B, H, S, D]` that are a view of
+    `[B, S, H, D]`, and if the original norm keeps this order. torch's own norms return contiguous results.
+    """
+    x = norm.own
+    swapped = norm.name in ELEMENTWISE and x.dim() == 4 and x.stride(1) < x.stride(2)
+    return (x.transpose(1, 2) if swapped else x), swapped
+
+
+def both_norms(first: Normed, second: Normed) -> tuple[Tensor, Tensor] | None:
+    """Compute two norms with one kernel. Return None if no kernel computes both."""
+    (x, swapped), (y, other_swapped) = in_memory_order(first), in_memory_order(second)
+    alike = (first.name, first.norm.eps, swapped) == (second.name, second.norm.eps, other_swapped)
+    if not alike or x.dtype != y.dtype or x.dim() not in (3, 4) or x.shape != y.shape:
+        return None
+    weights: dict[str, Any] = {"q_weight": first.norm.weight, "k_weight": second.norm.weight}
+    biases: dict[str, Any] = {"q_bias": first.norm.bias, "k_bias": second.norm.bias}
+    made = ops.qk_norm_rope(as_rows(x), as_rows(y), norm=first.name, eps=first.norm.eps, **weights, **biases)
+    made = [one.transpose(1, 2) if swapped else one for one in made]
+    return first.seen(made[0]), second.seen(made[1])
 
 
 class Joined(Deferred):
@@ -260,10 +262,10 @@ def computed_pair(x: Any, y: Any) -> tuple[Any, Any]:
     made = None
     if isinstance(x, Normed) and isinstance(y, Normed):
         if compiling():
-            made = x.with_other(y)
+            made = both_norms(x, y)
         else:
             try:
-                made = x.with_other(y)
+                made = both_norms(x, y)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError:

@@ -85,6 +85,23 @@ def unusable(x: Any, cpu_kernels: bool, permuted: bool = False) -> str | None:
     return "the tensor is empty" if not x.shape or x.numel() == 0 else None
 
 
+def received(terms: dict[str, Any]) -> bool:
+    """Replace each term that a collective operation of `torch.distributed` still receives, such as the result of a
+    linear under tensor parallelism, by the received tensor. Return whether there was such a term.
+    """
+    # The class is compared by name, because its module would import all of torch.distributed.
+    waiting = {name: x for name, x in terms.items() if type(x).__name__ == "AsyncCollectiveTensor"}
+    terms.update((name, x.trigger_wait()) for name, x in waiting.items())
+    return bool(waiting)
+
+
+def scattered(x: Tensor) -> str | None:
+    """Return a reason if the elements of the last dimension are not adjacent in memory. An operator would copy `x`, and
+    its result would be contiguous. torch's elementwise functions keep the order of the dimensions in memory.
+    """
+    return "the tensor is transposed" if x.shape[-1] > 1 and x.stride(-1) != 1 else None
+
+
 def is_permuted(x: Tensor) -> bool:
     """Return whether the order of the dimensions in memory differs from their order in the shape.
 
