@@ -51,7 +51,9 @@ def test_types(name, bad, device):
 
 def sparse(t):
     """Return a sparse tensor. `Tensor.to_sparse` does not support 8-bit floats."""
-    return torch.sparse_coo_tensor(torch.zeros(t.dim(), 1, dtype=torch.int64), t.flatten()[:1], t.shape, check_invariants=True)
+    return torch.sparse_coo_tensor(
+        torch.zeros(t.dim(), 1, dtype=torch.int64), t.flatten()[:1], t.shape, check_invariants=True
+    )
 
 
 @FORM
