@@ -236,11 +236,14 @@ fn check<T: Element>(device: &Device, p: ScaledCase) -> Vec<String> {
     for form in FORMS {
         let expected = |form| -> Vec<T> { places().map(|at| host.expected(&p, form, at)).collect() };
         let few = usize::from(p.m <= 64);
-        let (first, others) = (expected(form.computed(&p)), expected(form));
+        // The model of the tensor core takes most of the time, so equal results are computed once.
+        let others = expected(form);
+        let first = (form.computed(&p) != form).then(|| expected(form.computed(&p)));
+        let first = first.as_ref().unwrap_or(&others);
         for skip in 0..form.kernels() + few {
             case!("{p:?}, {form:?}, skip {skip}");
             let device = device.with_override(LaunchOverride { skip, ..LaunchOverride::default() });
-            same_bits(&inputs.run(&device, &p, form), if skip < few { &first } else { &others });
+            same_bits(&inputs.run(&device, &p, form), if skip < few { first } else { &others });
             names.extend(device.take_launches());
         }
     }
