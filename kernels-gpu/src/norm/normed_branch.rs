@@ -1,7 +1,7 @@
 //! `out = x + gate * norm(y)`: the second pass of a norm whose result is a branch that is added to a residual
 //! stream.
 //!
-//! [`AddBranch`] is for operands of one dtype, and [`MixedAddBranch`] for operands of any dtypes.
+//! `AddBranch` is for operands of one dtype, and `MixedAddBranch` for operands of any dtypes.
 use core::marker::PhantomData;
 
 use cuda_std::libdevice::tanh;
