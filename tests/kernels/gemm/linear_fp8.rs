@@ -74,7 +74,7 @@ impl ScaledCase {
 
 /// The operands of a product on the host. The scales are those per row, then those per block. The scales of
 /// `x` per block are transposed, with a gap after the scales of a block, as `quantize_fp8` returns them.
-struct Operands<T> {
+struct HostOperands<T> {
     x: Vec<E4m3>,
     weight: Vec<E4m3>,
     x_scale: [Vec<f32>; 2],
@@ -82,7 +82,7 @@ struct Operands<T> {
     bias: Vec<T>,
 }
 
-impl<T: Element> Operands<T> {
+impl<T: Element> HostOperands<T> {
     /// Returns random operands. All finite codes of `x` and `weight` have the same probability, so that terms
     /// of a sum differ by many powers of two.
     fn random(p: &ScaledCase) -> Self {
@@ -146,7 +146,7 @@ struct OnDevice<T> {
 }
 
 impl<T: Element> OnDevice<T> {
-    fn new(device: &Device, host: &Operands<T>, p: &ScaledCase) -> Self {
+    fn new(device: &Device, host: &HostOperands<T>, p: &ScaledCase) -> Self {
         let upload = |values: &[E4m3], shape: [i64; 2], place: Placement| {
             let layout = Layout { offset: place.offset, stride: shape[1] + place.gap };
             Matrix::upload(device, values, shape, layout)
@@ -229,7 +229,7 @@ fn chain(x: &[E4m3], weight: &[E4m3]) -> f32 {
 
 /// Compares the results of each kernel with the model. Returns the names of the launched kernels.
 fn check<T: Element>(device: &Device, p: ScaledCase) -> Vec<String> {
-    let host = Operands::<T>::random(&p);
+    let host = HostOperands::<T>::random(&p);
     let inputs = OnDevice::new(device, &host, &p);
     let places = || (0..p.m as usize).flat_map(|row| (0..p.n as usize).map(move |column| [row, column]));
     let mut names = vec![];
@@ -317,7 +317,7 @@ fn every_kernel(device: &Device) {
 fn nan(device: &Device) {
     for m in [20, 70] {
         let p = ScaledCase::of([m, 72, 48], false);
-        let mut host = Operands::<bf16>::random(&p);
+        let mut host = HostOperands::<bf16>::random(&p);
         host.x[(3 * p.k + 5) as usize] = E4m3::from_bits(0x7f);
         host.weight[(66 * p.k + 39) as usize] = E4m3::from_bits(0xff);
         for scales in &mut host.x_scale {
@@ -346,7 +346,7 @@ fn nan(device: &Device) {
 fn against_f64(device: &Device) {
     for m in [20, 70] {
         let p = ScaledCase::of([m, 72, 1040], true);
-        let host = Operands::<f16>::random(&p);
+        let host = HostOperands::<f16>::random(&p);
         let inputs = OnDevice::new(device, &host, &p);
         for form in FORMS {
             case!("{m} rows, {form:?}");
