@@ -231,11 +231,12 @@ pub const OPS: &[Op] = &[
         call: rows::rope,
         ..op("rope", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Heads)
     },
+    // Not tuned: `tune` computes a few rows by themselves, but positions choose among all rows of the tables.
     Op {
         columns: MANY_HEADS,
         others: TARGET,
         call: rows::rope_positions,
-        ..op("rope-positions", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Heads)
+        ..op("rope-positions", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Nothing)
     },
     Op {
         columns: MANY_HEADS,
@@ -248,7 +249,7 @@ pub const OPS: &[Op] = &[
         vectors: &[OF_HEAD],
         others: TARGET,
         call: rows::qk_norm_rope_positions,
-        ..op("qk_norm_rope-positions", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Heads)
+        ..op("qk_norm_rope-positions", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Nothing)
     },
     Op {
         columns: MANY_HEADS,

@@ -31,7 +31,7 @@ class Role(enum.Enum):
         "QUANTIZED_MATRIX, `[M]` in the dtype of the result"
     )
     BROADCAST = "broadcasts to the rows, with their last dimension, in their dtype or in float32"
-    MODULATION = "broadcasts to the rows, with their last dimension, 1 or none, in float32, float16 or bfloat16"
+    MODULATION = "broadcasts to the rows; the last dimension is N or 1, or there is none; float32, float16 or bfloat16"
     PER_BATCH = "`[B, N]` for rows `[B, S, N]`, or as BROADCAST"
     PER_ROW = "`[...]`: one number for each row"
     INDEX = "`[...]`, int64 or int32: for each row, the row of the modulations, which have the shape `[R, N]`"

@@ -131,19 +131,22 @@ def linear_fp8(
 ) -> Tensor:
     """Compute the matrix product of 8-bit floats with scales: `(x * x_scale) @ (weight * weight_scale).T + bias`.
 
-    `quantize_fp8` makes `x` and `x_scale`. The kernels need a Hopper GPU, such as H100 or H200.
+    `quantize_fp8` makes `x` and `x_scale`, and also `weight` and `weight_scale` with scales per row. With scales per
+    block, each scale multiplies its 128 columns of `x`, or its 128 x 128 elements of `weight`. CUDA tensors need a
+    Hopper GPU, such as H100 or H200. CPU tensors run on the CPU executor. The kernels have not run on a GPU yet: their
+    results were checked only on the CPU executor.
 
     Args:
         x (Tensor): float8_e4m3fn, shape `[..., K]`, on the CPU or a CUDA device. K is a multiple of 16, and at least
             16. The number of rows may be 0. `x` may have any strides. If its last stride is not 1, or if `Tensor.view`
-            cannot merge all dimensions except the last, a contiguous copy is made first. Otherwise, the address of each
-            row is a multiple of 16.
+            cannot merge all dimensions except the last, a contiguous copy is made first. If no copy is made, the
+            address of each row must be a multiple of 16 bytes.
         x_scale (Tensor): float32. `[..., 1]` is one scale per row, and `[..., ceil(K / 128)]` one scale per row and
             block of 128 columns. These are the scales of `quantize_fp8`. They may have any strides, and are copied if
             the kernels cannot read them with these strides.
         weight (Tensor): float8_e4m3fn, shape `[N, K]`. N is a multiple of 8. For the strides of `weight`, the rules are
             those for `x`.
-        weight_scale (Tensor): float32, as `x_scale`. `[N, 1]` is one scale per row. `[ceil(N / 128), ceil(K / 128)]`
+        weight_scale (Tensor): float32, with any strides, as for `x_scale`. `[N, 1]` is one scale per row. `[ceil(N / 128), ceil(K / 128)]`
             is one scale per block of 128 rows and 128 columns. Either both operands have scales per row, or both have
             scales per block.
         bias (Tensor | None): shape `[N]`, contiguous, in the dtype `out_dtype`.
@@ -151,9 +154,9 @@ def linear_fp8(
             accumulator of the tensor core, which has fewer bits. It needs scales per row.
         out_dtype (torch.dtype): dtype of the result, torch.bfloat16 or torch.float16.
         out (Tensor | None): tensor with the shape and dtype of the result, and the device of `x`, to which the result
-            is written. It may be a slice of a wider buffer: the last stride is 1, `Tensor.view` must be able to merge
-            all dimensions before the last, and the address of each row is a multiple of 16. It must not overlap an
-            input.
+            is written. It may be a slice of a wider buffer. Its last stride must be 1, `Tensor.view` must be able to
+            merge all dimensions before the last, and the address of each row must be a multiple of 16 bytes. It must
+            not overlap an input.
 
     Returns:
         `out` if it is given. Otherwise, a contiguous Tensor with the dtype `out_dtype` and the shape `[..., N]`.
@@ -172,8 +175,8 @@ def linear_fp8(
             of 128 elements, and these sums are added in float32. With `accumulate="fast"`, one accumulator adds all
             products, and the error grows with K. Scales per row are applied to the sum in float32:
             `x_scale * (weight_scale * sum)`. Scales per block are applied to the sum of each block of 128 elements. The
-            bias is added in float32, and the result is rounded once. A row's result does not depend on the other rows,
-            with one exception: if there are at most 64 rows, "fast" computes the same as "float32".
+            bias is added in float32, and the result is rounded once. For at most 64 rows, "fast" computes the same as
+            "float32". Apart from this, a row's result does not depend on the values or the number of the other rows.
         Gradients: There is no gradient, because fp8 is for inference. If an input requires grad, and in forward-mode
             AD, the function raises RuntimeError.
         Blocks of a weight: To quantize a weight with one scale per 128 x 128 elements, make each block a row of

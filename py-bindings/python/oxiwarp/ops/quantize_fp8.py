@@ -94,7 +94,7 @@ def quantize_fp8(
     dtype: torch.dtype = torch.float8_e4m3fn,
     out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Quantize rows to 8-bit floats: `values = x / scale`, with `scale = max(abs(x)) / MAX`.
+    """Quantize rows to 8-bit floats: `values = x * (1 / scale)`, with `scale = max(abs(x)) / MAX`.
 
     `MAX` is the largest value of `dtype`, 448 for float8_e4m3fn. `values * scale` is approximately `x`.
 
@@ -120,14 +120,15 @@ def quantize_fp8(
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
             the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
             `x` requires grad, and in forward-mode AD.
-        ValueError: `block` is not None or 128, `dtype` is not an 8-bit dtype of this function, or `out` is not a pair.
+        ValueError: `block` is neither None nor 128, `dtype` is not an 8-bit dtype of this function, or `out` is not a pair.
         TypeError: `x` or an element of `out` is not a tensor.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
         Exactness: Each step is computed in float32 and rounded to nearest even. `scale` is `max(abs(x)) / MAX`, but at
             least 2^-126. The values are `x * (1 / scale)`, rounded to nearest even. Values beyond `MAX` become `MAX`.
-            These are the formulas of DeepGEMM, whose scale is at least 1e-4 / 448. The bytes are the same on all GPUs.
+            DeepGEMM uses the same formulas, except that its scale is at least 1e-4 / 448. The kernels have not run on a
+            GPU yet: their results were checked only on the CPU executor.
         Gradients: There is no gradient, because fp8 is for inference. If `x` requires grad, and in forward-mode AD, the
             function raises RuntimeError.
         Special values: The scale of a row or block of zeros is 2^-126, and its values are 0. If a row or block contains
