@@ -5,7 +5,10 @@ use oxiwarp_benches::cases::{OPS, Op};
 
 /// Suffixes of file names in `host/src/ops` for files that do not define an op. For example, a file
 /// `<op>_hopper` contains the Hopper kernels of `<op>`.
-const SERVES_ANOTHER: &[&str] = &["_hopper"];
+const SERVES_ANOTHER: &[&str] = &["_hopper", "_positions"];
+/// Ops that only `benches/python/products.py` measures. The operands of this crate have 16-bit elements, whose
+/// bytes would be NaN in 8-bit floats.
+const IN_PYTHON: &[&str] = &["linear_fp8"];
 
 /// The ops by the files of `host/src/ops`.
 fn ops_of_the_host() -> Vec<String> {
@@ -23,7 +26,8 @@ fn every_op_has_a_case() {
     let ops = ops_of_the_host();
     assert!(ops.len() > 20, "{ops:?}");
     let has_case = |name: &str| OPS.iter().any(|op| op.function() == name && !op.cases().is_empty());
-    let missing: Vec<_> = ops.iter().filter(|name| !has_case(name)).collect();
+    let missing: Vec<_> =
+        ops.iter().filter(|name| !has_case(name) && !IN_PYTHON.contains(&name.as_str())).collect();
     assert!(missing.is_empty(), "no case in benches/src/cases/ops.rs for {missing:?}");
 }
 
