@@ -6,8 +6,8 @@ use oxiwarp_benches::cases::{OPS, Op};
 /// Suffixes of file names in `host/src/ops` for files that do not define an op. For example, a file
 /// `<op>_hopper` contains the Hopper kernels of `<op>`.
 const SERVES_ANOTHER: &[&str] = &["_hopper", "_positions"];
-/// Ops that only `benches/python/products.py` measures. The operands of this crate have 16-bit elements, whose
-/// bytes would be NaN in 8-bit floats.
+/// Ops that only `benches/python/products.py` measures. This crate has operands of 16 bits, and some of their
+/// bytes would be NaN as 8-bit floats.
 const IN_PYTHON: &[&str] = &["linear_fp8"];
 
 /// The ops by the files of `host/src/ops`.

@@ -17,7 +17,7 @@ pub struct KernelInfo {
 
 /// Suffixes in the names of PTX files. Without the suffix, the name is the name of the op. For example, the
 /// file `attention_hopper` contains kernels of the op `attention`.
-const PARTS: [&str; 2] = ["_hopper", "_decode"];
+const PARTS: [&str; 5] = ["_block_hopper", "_promoted_hopper", "_hopper", "_decode", "_positions"];
 
 /// Returns the PTX entries (kernels) in this build, for each op, dtype and architecture. The function reads
 /// the names of the entries from the embedded PTX.

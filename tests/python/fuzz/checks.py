@@ -105,7 +105,7 @@ def levels(tensors: Sequence[Tensor]) -> int:
     tensor.
     """
     lead = tensors[0].shape[:-1]
-    strides = [x.expand(*lead, x.shape[-1]).stride()[:-1] for x in tensors]
+    strides = [x.expand(*lead, x.shape[-1] if x.dim() else 1).stride()[:-1] for x in tensors]
     found: list[tuple[int, list[int]]] = []
     if 0 in lead:
         return 0

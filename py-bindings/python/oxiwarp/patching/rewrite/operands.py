@@ -87,10 +87,13 @@ def unusable(x: Any, cpu_kernels: bool, permuted: bool = False) -> str | None:
 
 def received(terms: dict[str, Any]) -> bool:
     """Replace each term that a collective operation of `torch.distributed` still receives, such as the result of a
-    linear under tensor parallelism, by the received tensor. Return whether there was such a term.
+    linear under tensor parallelism, by the received tensor. Return whether there was such a term. A received tensor has
+    no gradient, so nothing is replaced if a gradient is recorded.
     """
     # The class is compared by name, because its module would import all of torch.distributed.
     waiting = {name: x for name, x in terms.items() if type(x).__name__ == "AsyncCollectiveTensor"}
+    if any(x.requires_grad for x in waiting.values()):
+        return False
     terms.update((name, x.trigger_wait()) for name, x in waiting.items())
     return bool(waiting)
 
