@@ -146,9 +146,9 @@ def linear_fp8(
             the kernels cannot read them with these strides.
         weight (Tensor): float8_e4m3fn, shape `[N, K]`. N is a multiple of 8. For the strides of `weight`, the rules are
             those for `x`.
-        weight_scale (Tensor): float32, with any strides, as for `x_scale`. `[N, 1]` is one scale per row. `[ceil(N / 128), ceil(K / 128)]`
-            is one scale per block of 128 rows and 128 columns. Either both operands have scales per row, or both have
-            scales per block.
+        weight_scale (Tensor): float32, with any strides, as for `x_scale`. `[N, 1]` is one scale per row.
+            `[ceil(N / 128), ceil(K / 128)]` is one scale per block of 128 rows and 128 columns. Either both operands
+            have scales per row, or both have scales per block.
         bias (Tensor | None): shape `[N]`, contiguous, in the dtype `out_dtype`.
         accumulate (str): "float32" adds the sums of 128 products in float32. "fast" adds all products in the
             accumulator of the tensor core, which has fewer bits. It needs scales per row.

@@ -120,7 +120,8 @@ def quantize_fp8(
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
             the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
             `x` requires grad, and in forward-mode AD.
-        ValueError: `block` is neither None nor 128, `dtype` is not an 8-bit dtype of this function, or `out` is not a pair.
+        ValueError: `block` is neither None nor 128, `dtype` is not an 8-bit dtype of this function, or `out` is not a
+            pair.
         TypeError: `x` or an element of `out` is not a tensor.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 

@@ -187,9 +187,8 @@ def rope(
             None, the tables must have all tokens of `q`.
         positions (Tensor | None): int64 or int32, shape `[S]` or `[B, S]`, with any strides: for each token, the row of
             the tables. `cos` and `sin` then have the shape `[M, R]`, with at least one row. A negative position, or M
-            or more, names row M - 1, and raises no error. For positions from 0 to M - 1, the result is that of the tables
-            `cos[positions]` and `sin[positions]`. With
-            `offset`, there is one position for each rotated token.
+            or more, names row M - 1, and raises no error. For positions from 0 to M - 1, the result is that of the
+            tables `cos[positions]` and `sin[positions]`. With `offset`, there is one position for each rotated token.
         mode (str): "exact" or "fast". The section "Exactness" describes both.
         heads_first (bool): if True, `q` and `k` have shape `[B, heads, S, D]`.
         head_dim (int | None): number of columns per head, if `q` has shape `[B, S, N]`. Default: N, which
