@@ -112,7 +112,7 @@ impl<T: Elem, const VECTOR: bool> WeightScale<T> for AnyKind<T, VECTOR> {
     }
 }
 
-/// A weight and a bias, each of which may be absent, of type `T`, or f32.
+/// A weight and a bias of type `T` or f32. Each of them is optional.
 #[derive(Clone, Copy)]
 pub(crate) struct WeightAndBias<T, const VECTOR: bool> {
     pub weight: AnyKind<T, VECTOR>,

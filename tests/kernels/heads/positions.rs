@@ -1,6 +1,6 @@
 //! Tests tables of angles whose rows are chosen by positions. The results must have the bits of the formula
-//! for `rope`, and must be close to the results in f64 for `qk_norm_rope`. Some positions are none of the
-//! tables' rows: they mean the last row. The kernels are in the units `rope_positions` and
+//! for `rope`, and must be close to the results in f64 for `qk_norm_rope`. Some positions are outside of the
+//! tables: they name the last row. The kernels are in the units `rope_positions` and
 //! `qk_norm_rope_positions`.
 use half::{bf16, f16};
 use oxiwarp::{

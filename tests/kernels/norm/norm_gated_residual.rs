@@ -32,7 +32,7 @@ pub const TESTS: &[Test] = &[
     ("norm_gated_residual::kernels", kernels),
 ];
 
-/// The operands of a call beside `x` and `y`. The element type `Y` is that of `y`.
+/// The operands of a call other than `x` and `y`. The element type `Y` is that of `y`.
 struct Operands<Y> {
     gate: Option<Operand<Y>>,
     weight: Option<Operand<Y>>,

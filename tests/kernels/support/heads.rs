@@ -209,7 +209,7 @@ impl<T: Element> Tables<T> {
         };
         let position_sizes =
             [if rotation.chosen.is_some_and(|chosen| chosen.by_batch) { b } else { 1 }, tokens];
-        // Every fifth position is none of the tables' rows, so it means the last row.
+        // Every fifth position is not a row of the tables, so it names the last row.
         let position = |at: usize, rng: &mut StdRng, rows: i64| match at % 10 {
             3 => rows + rng.random_range(0..1_000),
             8 => -1 - rng.random_range(0..1_000),

@@ -164,7 +164,7 @@ def draw_tables(g: Draw, d: Drawn) -> dict[str, Any]:
 
 
 def draw_positions(g: Draw, batches: int, tokens: int, rows: int) -> Tensor:
-    """Return random positions for tables with `rows` rows. Some positions are none of these rows."""
+    """Return random positions for tables with `rows` rows. Some positions are outside of the tables."""
     generator = torch.Generator("cpu").manual_seed(g.below(2**31))
     shape = (g.pick(1, batches), tokens) if g.maybe(0.5) else (tokens,)
     positions = torch.randint(-2 if g.maybe(0.3) else 0, rows + g.pick(0, 0, 5), shape, generator=generator)

@@ -49,7 +49,7 @@ def whole(value, form):
 
 
 def others(dtype):
-    """Return the dtypes that an operand may have beside `dtype`."""
+    """Return the dtypes other than `dtype` that an operand may have."""
     return [other for other in DTYPES if other != dtype]
 
 

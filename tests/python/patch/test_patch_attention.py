@@ -216,8 +216,8 @@ def test_beside_the_feed_forward(name, measured, monkeypatch, device):
     oxiwarp.patch(model, cpu_kernels=True, attention=True)
     with Operators() as operators:
         y = step(family, model, dtype, device)[0]
-    beside = 2 if name == "flux" else 0  # FLUX.2 has no fusion. `torch.cat` copies the result of its attention.
-    assert operators.calls["attention_out"] == beside and operators.calls["attention"] == 3 - beside
+    copies = 2 if name == "flux" else 0  # FLUX.2 has no fusion. `torch.cat` copies the result of its attention.
+    assert operators.calls["attention_out"] == copies and operators.calls["attention"] == 3 - copies
     own = step(family, build(family, dtype, device), dtype, device)[0]
     torch.testing.assert_close(y, own, rtol=0.02, atol=0.02)
     torch._dynamo.reset()

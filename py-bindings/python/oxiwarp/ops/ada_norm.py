@@ -132,8 +132,8 @@ def ada_norm(
     """Compute a modulated norm over the last dimension: `norm(x) * (1 + scale) + shift`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
-            CUDA device.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA device. If
+            the last stride is not 1, a contiguous copy is made first.
         scale (Tensor): float32, float16 or bfloat16; broadcasts to `x`. Its last dimension is N. Without a table, it
             may also be 1, or `scale` may have no dimension. Examples are `[B, 1, N]` (per batch), `[B, S, N]` (per
             token), `[N]`, and a slice of `[B, S, 6, N]`. For `x` of shape `[B, S, N]`, another example is `[B, F, 1,

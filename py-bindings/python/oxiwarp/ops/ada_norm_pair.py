@@ -141,8 +141,8 @@ def ada_norm_pair(
     `norm(x) * (1 + scale2) + shift2`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
-            CUDA device.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA device. If
+            the last stride is not 1, a contiguous copy is made first.
         scale (Tensor): scale of the first result, with a shape and dtype that `ada_norm` supports.
         shift (Tensor | None): shift of the first result, with a shape and dtype that `scale` may have.
         scale2 (Tensor): scale of the second result, with a shape and dtype that `scale` may have.

@@ -103,8 +103,8 @@ def gated_residual(
     """Add a gated branch to a residual: `x + gate * y`.
 
     Args:
-        x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the
-            CPU or a CUDA device.
+        x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
+            device. If the last stride is not 1, a contiguous copy is made first.
         y (Tensor): output of the branch (attention or MLP), with the shape and device of `x`: float32, float16
             or bfloat16.
         gate (Tensor): float32, float16 or bfloat16; broadcasts to `x`. Its last dimension is N or 1, or it has no

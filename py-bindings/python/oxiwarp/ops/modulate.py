@@ -67,8 +67,8 @@ def modulate(
     """Modulate rows: `x * (1 + scale) + shift`. If a norm precedes this formula, use `ada_norm`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
-            CUDA device.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA device. If
+            the last stride is not 1, a contiguous copy is made first.
         scale (Tensor): float32, float16 or bfloat16; broadcasts to `x`. Its last dimension is N or 1, or it has no
             dimension. Examples are `[B, 1, N]`, `[B, S, N]`, `[N]` and slices, and `[B, F, 1, N]` (per frame) for `x`
             of shape `[B, S, N]`, as in `ada_norm`. It may be broadcast along the first dimensions, or along the last

@@ -15,8 +15,8 @@ def modulated_rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
     """Compute Mochi's modulated RMSNorm over the last dimension: `x * rsqrt(mean(x**2) + eps) * (1 + scale)`.
 
     Args:
-        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
-            CUDA device.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA device. If
+            the last stride is not 1, a contiguous copy is made first.
         scale (Tensor): shape `[B, N]` for `x` of shape `[B, S, N]`, or a shape that `ada_norm` supports; float32,
             float16 or bfloat16. Mochi's shape is `[B, 1, N]`.
         eps (float): added to the mean of squares; finite, 0 or more.

@@ -108,8 +108,8 @@ def norm_gated_residual(
     """Normalize the output of a branch, and add it to a residual with a gate: `x + gate * norm(y)`.
 
     Args:
-        x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the
-            CPU or a CUDA device.
+        x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA
+            device. If the last stride is not 1, a contiguous copy is made first.
         y (Tensor): output of the branch (attention or MLP), with the shape and device of `x`: float32, float16
             or bfloat16.
         gate (Tensor | None): factor of the normalized branch, with a shape and dtype that `gated_residual` supports.

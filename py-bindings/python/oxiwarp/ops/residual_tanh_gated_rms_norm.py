@@ -130,8 +130,8 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
     `rms(v)` is `v * rsqrt(mean(v**2) + eps)` over the last dimension.
 
     Args:
-        x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]`, last stride 1, on the CPU or a CUDA
-            device.
+        x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]`, on the CPU or a CUDA device. If the last
+            stride is not 1, a contiguous copy is made first.
         x_res (Tensor): output of the branch (attention or MLP), with the shape and device of `x`: float32, float16
             or bfloat16.
         gate (Tensor): float32, float16 or bfloat16; broadcasts to `x`, with its last dimension or 1. For `x` of shape
@@ -186,8 +186,8 @@ def residual_tanh_gated_rms_norm_modulated(
     `rms(v)` is `v * rsqrt(mean(v**2) + eps)` over the last dimension.
 
     Args:
-        x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]`, last stride 1, on the CPU or a CUDA
-            device.
+        x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]`, on the CPU or a CUDA device. If the last
+            stride is not 1, a contiguous copy is made first.
         x_res (Tensor): output of the branch (attention or MLP), with the shape and device of `x`: float32, float16
             or bfloat16.
         gate (Tensor): float32, float16 or bfloat16; broadcasts to `x`, with its last dimension or 1. For `x` of shape
